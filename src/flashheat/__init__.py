@@ -1,0 +1,1 @@
+"""Learned heat diffusion on surfaces."""

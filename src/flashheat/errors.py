@@ -1,0 +1,16 @@
+"""The errors that flashheat raises for its users: each is one clear line (what must hold, what came, what to do).
+
+They are separate so that the command line can tell a user's problem (one line, exit 1) from a bug (a traceback).
+"""
+
+
+class FlashheatError(ValueError):
+    """Something a user can mend. The message is one line: what must hold; what came; what to do."""
+
+
+class MeshError(FlashheatError):
+    """A mesh that cannot be read or used, or operators that do not belong to it."""
+
+
+class MissingExtraError(FlashheatError, ImportError):
+    """An optional dependency is absent; the message names the extra that brings it."""

@@ -1,0 +1,114 @@
+"""Checks of the arguments that every op shares; each error names both arguments that disagree.
+
+They are separate so that an op's own file shows its equation first. Only shapes, dtypes and devices are read
+(never values), so nothing here waits for a device and all of it can be traced by `torch.compile` and `vmap`.
+"""
+
+import torch
+from torch import Tensor
+
+from flashheat.errors import FlashheatError
+
+_ANOTHER_MESH = "Were the operators computed for another mesh?"
+
+
+def check_features(x: Tensor, evecs: Tensor, mass: Tensor | None, offsets: Tensor | None) -> None:
+    """`x [V, C]`, `evecs [V, K]`, `mass [V]` have one row a vertex; or each has one more leading axis B."""
+    _check_common(x=x, evecs=evecs, **({} if mass is None else {"mass": mass}))
+    _check_rank("x", x, offsets, "[V, C] (or [B, V, C])")
+    if evecs.ndim != x.ndim or evecs.shape[:-1] != x.shape[:-1]:
+        raise FlashheatError(
+            f"`evecs` must have one row per vertex of `x`: got {_shapes(evecs=evecs, x=x)}. {_ANOTHER_MESH}"
+        )
+    if mass is not None and mass.shape != x.shape[:-1]:
+        raise FlashheatError(
+            f"`mass` must have one entry per vertex of `x`: got {_shapes(mass=mass, x=x)}. {_ANOTHER_MESH}"
+        )
+
+
+def check_spectrum(evals: Tensor, evecs: Tensor, offsets: Tensor | None) -> None:
+    """`evals [K]` belongs to `evecs [V, K]`; a packed or leading batch has `evals [B, K]`."""
+    _check_common(evals=evals, evecs=evecs)
+    expected = (*_batch(evecs, offsets), evecs.shape[-1])
+    if evals.shape != expected:
+        raise FlashheatError(
+            f"`evals` must have one entry per column of `evecs`{_a_mesh(offsets, evecs)}, {list(expected)}: "
+            f"got {_shapes(evals=evals, evecs=evecs)}."
+        )
+
+
+def check_times(times: Tensor, x: Tensor) -> None:
+    """`times [C]` has one diffusion time per channel of `x [V, C]`."""
+    _check_common(times=times, x=x)
+    if times.ndim != 1 or times.shape[0] != x.shape[-1]:
+        raise FlashheatError(f"`times` must have one entry per channel of `x`: got {_shapes(times=times, x=x)}.")
+
+
+def check_spectral(s: Tensor, evecs: Tensor, offsets: Tensor | None) -> None:
+    """`s [K, C]` has one row per column of `evecs [V, K]`; a packed or leading batch has `s [B, K, C]`."""
+    _check_common(s=s, evecs=evecs)
+    _check_rank("evecs", evecs, offsets, "[V, K] (or [B, V, K])")
+    expected = (*_batch(evecs, offsets), evecs.shape[-1])
+    if s.shape[:-1] != expected:
+        raise FlashheatError(
+            f"`s` must have one row per column of `evecs`{_a_mesh(offsets, evecs)}, {[*expected, 'C']}: "
+            f"got {_shapes(s=s, evecs=evecs)}."
+        )
+
+
+def check_same_shape(**tensors: Tensor) -> None:
+    """All tensors have the shape of the first one."""
+    _check_common(**tensors)
+    first, *others = tensors
+    for name in others:
+        if tensors[name].shape != tensors[first].shape:
+            both = {name: tensors[name], first: tensors[first]}
+            raise FlashheatError(f"`{name}` must have the shape of `{first}`: got {_shapes(**both)}. {_ANOTHER_MESH}")
+
+
+def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
+    """The dtype in which sums are kept: that of the widest tensor, and at least float32."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def _check_common(**tensors: Tensor) -> None:
+    first, *others = tensors
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise FlashheatError(f"`{name}` must be a real floating-point tensor: got {tensor.dtype}.")
+    for name in others:
+        if tensors[name].device != tensors[first].device:
+            raise FlashheatError(
+                f"`{name}` and `{first}` must be on one device: got {name} on {tensors[name].device}, "
+                f"{first} on {tensors[first].device}. Move the operators with `operators.to(device)`."
+            )
+
+
+def _check_rank(name: str, tensor: Tensor, offsets: Tensor | None, layout: str) -> None:
+    if offsets is not None and (offsets.ndim != 1 or offsets.shape[0] < 1 or offsets.dtype != torch.int64):
+        raise FlashheatError(
+            f"`offsets` must be an int64 tensor [B + 1], from 0 to the number of rows of `{name}`: "
+            f"got {offsets.dtype} {list(offsets.shape)}."
+        )
+    if offsets is not None and tensor.ndim != 2:
+        raise FlashheatError(
+            f"`{name}` must have two axes where `offsets` packs meshes along the first: "
+            f"got {_shapes(**{name: tensor})}."
+        )
+    if tensor.ndim not in (2, 3):
+        raise FlashheatError(f"`{name}` must be {layout}: got {_shapes(**{name: tensor})}.")
+
+
+def _batch(evecs: Tensor, offsets: Tensor | None) -> tuple[int, ...]:
+    return tuple(evecs.shape[:-2]) if offsets is None else (offsets.shape[0] - 1,)
+
+
+def _a_mesh(offsets: Tensor | None, evecs: Tensor) -> str:
+    return " for each mesh" if offsets is not None or evecs.ndim == 3 else ""
+
+
+def _shapes(**tensors: Tensor) -> str:
+    return ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
