@@ -1,0 +1,237 @@
+"""The layers and the network: invariances, learned times, outputs at every element, and the original's weights."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from flashheat import nn
+from flashheat.errors import FlashheatError
+from flashheat.mesh import icosphere
+from flashheat.operators import CSR, Operators, compute_operators
+
+
+@pytest.fixture(scope="module")
+def operators() -> Operators:
+    return compute_operators(icosphere(2), k_eig=24, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def other_operators() -> Operators:
+    return compute_operators(icosphere(1), k_eig=24, dtype=torch.float64)
+
+
+def _net(**kwargs) -> nn.DiffusionNet:
+    torch.manual_seed(0)
+    net = nn.DiffusionNet(3, 5, width=8, depth=2, dropout=False, **kwargs).double()
+    for block in net.blocks:
+        block.diffusion.diffusion_time.data.uniform_(0.01, 0.2)
+    return net
+
+
+def _x(operators: Operators) -> torch.Tensor:
+    return torch.randn(operators.n_verts, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("outputs_at", ["vertices", "faces", "edges", "mesh"])
+@pytest.mark.parametrize("with_gradient_features", [True, False])
+def test_a_pack_gives_what_each_mesh_gives(operators, other_operators, outputs_at, with_gradient_features):
+    net = _net(outputs_at=outputs_at, with_gradient_features=with_gradient_features)
+    singles = [net(_x(o), o) for o in (operators, other_operators)]
+    packed = net(torch.cat([_x(operators), _x(other_operators)]), Operators.pack([operators, other_operators]))
+    joined = torch.stack(singles) if outputs_at == "mesh" else torch.cat(singles)
+    torch.testing.assert_close(packed, joined)
+
+
+def test_outputs_are_means_over_the_elements(operators):
+    net = _net()
+    at = {where: _net(outputs_at=where)(_x(operators), operators) for where in ("vertices", "faces", "edges", "mesh")}
+    vertices = net(_x(operators), operators)
+    torch.testing.assert_close(at["vertices"], vertices)
+    torch.testing.assert_close(at["faces"][7], vertices[operators.faces[7]].mean(0))
+    torch.testing.assert_close(at["edges"][7], vertices[operators.edges[7]].mean(0))
+    torch.testing.assert_close(at["mesh"], (operators.mass @ vertices) / operators.mass.sum())
+
+
+def _turned(operators: Operators, angle: torch.Tensor) -> Operators:
+    """The same operators with the tangent frame of each vertex turned by its own angle."""
+    rows = torch.repeat_interleave(torch.arange(operators.n_verts), operators.gradX.indptr.diff())
+    cos, sin = angle.cos()[rows], angle.sin()[rows]
+    X, Y = operators.gradX, operators.gradY
+    gradX = CSR(X.indptr, X.indices, cos * X.values + sin * Y.values, X.shape)
+    return replace(operators, gradX=gradX, gradY=CSR(X.indptr, X.indices, cos * Y.values - sin * X.values, X.shape))
+
+
+def test_the_original_variant_does_not_see_the_tangent_frames_and_the_other_does(operators):
+    turned = _turned(operators, torch.rand(operators.n_verts, dtype=torch.float64) * 6)
+    for variant, invariant in (("diffusion_net", True), ("ulrssm", False)):
+        net = _net(gradient_variant=variant)
+        same = torch.allclose(net(_x(operators), operators), net(_x(operators), turned), rtol=1e-9, atol=1e-9)
+        assert same == invariant
+
+
+def test_the_order_of_the_vertices_does_not_matter():
+    mesh = icosphere(2)
+    order = np.random.default_rng(0).permutation(mesh.n_verts)
+    shuffled = type(mesh)(mesh.verts[order], np.argsort(order)[mesh.faces])
+    net, k = _net(), 16  # 16 = 1 + 3 + 5 + 7: whole eigenspaces of the sphere
+    first, second = (compute_operators(m, k_eig=k, dtype=torch.float64) for m in (mesh, shuffled))
+    x = _x(first)
+    torch.testing.assert_close(net(x, first)[order], net(x[order], second), rtol=1e-6, atol=1e-6)
+
+
+def test_implicit_dense_is_one_backward_euler_step(operators):
+    layer = nn.LearnedTimeDiffusion(3, "implicit_dense").double()
+    layer.diffusion_time.data = torch.tensor([0.0, 0.1, 1.0], dtype=torch.float64)
+    x = _x(operators)
+    y = layer(x, operators)
+    L, t = operators.L.to_torch().to_dense(), layer.diffusion_time
+    torch.testing.assert_close(
+        operators.mass[:, None] * y + t * (L @ y), operators.mass[:, None] * x, atol=1e-6, rtol=0
+    )
+    for where in ("vertices", "faces"):
+        net = _net(diffusion_method="implicit_dense", outputs_at=where)
+        net(x, operators).square().sum().backward()
+        assert all(torch.isfinite(p.grad).all() for p in net.parameters())
+
+
+class TestLearnedTimes:
+    def test_value_is_clamped_and_gradient_is_not(self):
+        layer = nn.LearnedTimeDiffusion(3)
+        layer.diffusion_time.data = torch.tensor([-0.3, 0.0, 0.5])
+        times = layer.times()
+        assert times.tolist() == pytest.approx([1e-8, 1e-8, 0.5])
+        times.sum().backward()
+        assert layer.diffusion_time.grad.tolist() == [1, 1, 1]
+
+    def test_forward_changes_no_parameter(self, operators):
+        layer = nn.LearnedTimeDiffusion(3).double()
+        layer.diffusion_time.data = torch.tensor([-0.3, 0.0, 0.5]).double()
+        layer(_x(operators), operators)
+        assert layer.diffusion_time.tolist() == pytest.approx([-0.3, 0.0, 0.5])
+
+    def test_projection_moves_the_times_of_a_whole_net_back(self):
+        net = _net()
+        net.blocks[1].diffusion.diffusion_time.data[:2] = torch.tensor([-1.0, 0.3])
+        nn.project_times_(net)
+        assert net.blocks[1].diffusion.diffusion_time[:2].tolist() == pytest.approx([1e-8, 0.3])
+
+    def test_they_learn_from_zero_as_by_the_originals_rule(self, operators):
+        """200 steps from 0: the clamp in forward of the original, and our projection after the step."""
+        target = nn.LearnedTimeDiffusion(3).double()
+        target.diffusion_time.data = torch.tensor([0.0, 0.02, 0.3]).double()
+        x = _x(operators)
+        y = target(x, operators).detach()
+
+        def train(original_rule: bool) -> torch.Tensor:
+            layer = nn.LearnedTimeDiffusion(3).double()
+            optimiser = torch.optim.Adam(layer.parameters(), lr=3e-3)
+            for _ in range(200):
+                if original_rule:
+                    layer.diffusion_time.data = layer.diffusion_time.data.clamp(min=1e-8)
+                optimiser.zero_grad()
+                (layer(x, operators) - y).square().sum().backward()
+                optimiser.step()
+                if not original_rule:
+                    nn.project_times_(layer)
+            nn.project_times_(layer)
+            return layer.diffusion_time.detach()
+
+        ours = train(original_rule=False)
+        # The original's first step starts from 1e-8, ours from 0.
+        torch.testing.assert_close(ours, train(original_rule=True), rtol=0, atol=1e-7)
+        torch.testing.assert_close(ours[:2], target.diffusion_time[:2].detach(), atol=2e-3, rtol=0)
+        assert ours[2] > 0.1
+
+
+def test_the_pointwise_net_sees_each_vertex_alone(operators):
+    torch.manual_seed(0)
+    net = nn.PointwiseNet(3, 5, width=8, depth=2, dropout=False).double()
+    x = _x(operators)
+    y = net(x, operators)
+    x2 = x.clone()
+    x2[5] += 1
+    changed = (net(x2, operators) != y).any(1).nonzero().flatten()
+    assert changed.tolist() == [5]
+
+
+def test_a_whole_network_compiles_without_a_break(operators, other_operators):
+    torch._dynamo.reset()
+    net = _net(outputs_at="faces")
+    compiled = torch.compile(net, fullgraph=True, dynamic=True, backend="aot_eager")
+    for o in (operators, Operators.pack([operators, other_operators])):
+        _ = o.gradX_evecs, o.gradY_evecs
+        torch.testing.assert_close(compiled(_x(o), o), net(_x(o), o))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda o: _net()(_x(o)[:-1], o), ["x [161, 3]", "162 vertices"]),
+        (lambda o: _net()(_x(o)[:, :2], o), ["[V, 3]", "x [162, 2]"]),
+        (lambda o: nn.DiffusionNet(3, 5, outputs_at="points"), ["outputs_at", "points"]),
+        (lambda o: nn.DiffusionNet(3, 5, diffusion_method="explicit"), ["method", "explicit"]),
+        (lambda o: nn.DiffusionNet(3, 5, gradient_variant="other"), ["variant", "other"]),
+    ],
+)
+def test_errors_name_what_disagrees(operators, make, words):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        make(operators)
+    assert all(word in str(error.value) for word in words)
+
+
+# The original's published weights.
+
+
+def _golden_operators(golden) -> Operators:
+    V, K = golden["evecs"].shape
+
+    def csr(name):
+        ij = torch.from_numpy(golden[f"{name}_ij"]).long()
+        coo = torch.sparse_coo_tensor(ij, torch.from_numpy(golden[f"{name}_v"]), (V, V)).coalesce().to_sparse_csr()
+        return CSR(coo.crow_indices(), coo.col_indices(), coo.values(), (V, V))
+
+    faces = torch.from_numpy(golden["faces"]).long()
+    zero = torch.zeros(1, dtype=torch.int64)
+    mass, evals, evecs, frames = (torch.from_numpy(golden[n]) for n in ("mass", "evals", "evecs", "frames"))
+    edges = torch.zeros(0, 2, dtype=torch.int64)
+    return Operators(
+        mass, evals, evecs, csr("L"), csr("gradX"), csr("gradY"), frames, faces, edges, zero + K, zero + 1,
+        torch.zeros(K), ("golden",), "diffusion_net",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mesh", ["bunny_small", "decimated_knight"])
+@pytest.mark.parametrize("inputs", ["hks", "xyz"])
+class TestPublishedWeights:
+    def _log_probabilities(self, shared_data, inputs, operators, features):
+        path = shared_data / "upstream_weights" / f"human_seg_{inputs}_4x128.pth"
+        net = nn.load_upstream(path, outputs_at="faces", last_activation=torch.nn.LogSoftmax(dim=-1)).eval()
+        with torch.no_grad():
+            return net(features, operators)
+
+    def test_from_the_golden_operators(self, shared_data, mesh, inputs):
+        golden = np.load(shared_data / "golden" / f"{mesh}.npz")
+        features = torch.from_numpy(golden["hks16" if inputs == "hks" else "verts"])
+        found = self._log_probabilities(shared_data, inputs, _golden_operators(golden), features)
+        expected = torch.from_numpy(golden[f"face_logprob_{inputs}"])
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
+
+
+def test_functional_map_weights_load_under_their_prefix(shared_data):
+    net = nn.load_upstream(shared_data / "upstream_weights" / "faust_hks.pth", prefix="feature_extractor.")
+    assert net.in_channels == 16
+    assert len(net.blocks) == 4
+
+
+def test_other_weights_are_refused_in_one_line(tmp_path, shared_data):
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pth")
+    with pytest.raises(FlashheatError, match="must hold DiffusionNet weights"):
+        nn.load_upstream(tmp_path / "other.pth")
+    state = torch.load(
+        shared_data / "upstream_weights" / "human_seg_hks_4x128.pth", weights_only=True, map_location="cpu"
+    )
+    torch.save({k: v for k, v in state.items() if "A_im" not in k}, tmp_path / "part.pth")
+    with pytest.raises(FlashheatError, match="lacks"):
+        nn.load_upstream(tmp_path / "part.pth")
