@@ -26,15 +26,40 @@ app = typer.Typer(
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Say more about what is done.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only warnings and the result, no progress.")] = False,
 ) -> None:
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="flashheat: %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="flashheat: %(message)s")
+    logging.getLogger("flashheat").setLevel(logging.WARNING if quiet else logging.INFO)
+
+
+StoreOption = Annotated[str, typer.Option(help="Folder that keeps operators; default: in your cache folder.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
+StreamOption = Annotated[
+    tuple[float, float, float] | None,
+    typer.Option(help="Direction of the free stream in the mesh's coordinates, such as 1 0 0."),
+]
+
+
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/demo-SEED.")] = None,
+    store: StoreOption = "",
+) -> None:
+    """Train on embedded data (pressure of a flow past ellipsoids) for a minute or two; write a report page."""
+    from flashheat.train import demo_config, describe, resume, train
+
+    folder = out or Path("runs") / f"demo-{seed}"
+    if (folder / "config.json").exists():
+        resume(folder)
+    else:
+        train(demo_config(seed).with_changes(store=store), folder)
+    typer.echo(describe(folder))
 
 
 @app.command()
 def check(
     meshes: Annotated[list[Path], typer.Argument(help="OBJ, PLY, OFF or STL files.")],
-    k_eig: Annotated[int, typer.Option(help="Eigenpairs that you mean to use: shared out among the components.")] = 128,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a mesh instead of text.")] = False,
 ) -> None:
     """Report what a mesh is and what is wrong with it; exit 1 where one cannot be used."""
@@ -44,11 +69,117 @@ def check(
 
     usable = True
     for path in meshes:
-        report = Mesh.read(path).check(k_eig)
+        report = Mesh.read(path).check()
         usable &= report.usable
         typer.echo(jsonlib.dumps({"file": str(path), **report.to_dict()}) if json else f"{path}\n{report}")
     if not usable:
         raise typer.Exit(1)
+
+
+@app.command()
+def precompute(
+    meshes: Annotated[list[Path], typer.Argument(help="Mesh files, or folders of them.")],
+    k_eig: Annotated[int, typer.Option(help="Eigenpairs of each mesh.")] = 128,
+    store: StoreOption = "",
+) -> None:
+    """Compute the operators of meshes ahead of training; what the store has is not computed again."""
+    from flashheat.train import precompute as run
+
+    failures = run(meshes, k_eig, store)
+    for file, why in failures.items():
+        typer.echo(f"failed: {file}: {why}", err=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def train(
+    task: Annotated[str | None, typer.Argument(help="segmentation or pressure.")] = None,
+    dataset: Annotated[str, typer.Option(help="flow (embedded), rna, car, or folder (your own).")] = "folder",
+    data_root: Annotated[Path | None, typer.Option(help="The data's folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/TASK-DATASET-SEED.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run; everything else is as it was.")] = None,
+    inputs: Annotated[str, typer.Option(help="xyz, hks, flow (n.U and x.U), or several joined by +.")] = "",
+    stream: StreamOption = None,
+    labels_at: Annotated[str | None, typer.Option(help="vertices or faces, where the counts do not tell.")] = None,
+    test_fraction: Annotated[float, typer.Option(help="Part of a folder that is kept for testing.")] = 0.2,
+    k_eig: Annotated[int, typer.Option(help="Eigenvectors of each mesh.")] = 128,
+    width: Annotated[int, typer.Option(help="Channels of the network.")] = 64,
+    depth: Annotated[int, typer.Option(help="Blocks of the network.")] = 4,
+    dropout: Annotated[bool, typer.Option(help="Dropout in the blocks.")] = False,
+    rotate: Annotated[bool, typer.Option(help="Turn each mesh at random in each step (inputs xyz).")] = False,
+    epochs: Annotated[int, typer.Option(help="Passes over the training meshes.")] = 50,
+    batch_size: Annotated[int, typer.Option(help="Meshes a step.")] = 1,
+    learning_rate: Annotated[float, typer.Option(help="Of the first step; falls to 0.")] = 1e-3,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    device: DeviceOption = None,
+    store: StoreOption = "",
+) -> None:
+    """Train a network and its baselines into a run folder, or go on with a run (`--resume RUN`)."""
+    from flashheat.train import TrainConfig, describe
+    from flashheat.train import resume as go_on
+    from flashheat.train import train as start
+
+    if resume is not None:
+        typer.echo(describe(go_on(resume)))
+        return
+    if task is None:
+        raise typer.BadParameter("name a task (segmentation or pressure), or a run with --resume")
+    config = TrainConfig(
+        task=task,
+        dataset=dataset,
+        data_root=None if data_root is None else str(data_root),
+        inputs=inputs,
+        stream=stream,
+        labels_at=labels_at,  # type: ignore[arg-type]
+        test_fraction=test_fraction,
+        k_eig=k_eig,
+        width=width,
+        depth=depth,
+        dropout=dropout,
+        rotate=rotate,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
+        device=device or "cpu",
+        store=store,
+    )
+    typer.echo(describe(start(config, out or Path("runs") / f"{task}-{dataset}-{seed}")))
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    meshes: Annotated[
+        Path | None, typer.Option(help="Folder of meshes with arrays; default: the held-out ones.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the result, each mesh's included.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="The data's folder, where it has moved.")] = None,
+    device: DeviceOption = None,
+    store: StoreOption = "",
+) -> None:
+    """Score a trained network on meshes whose truth is known."""
+    from flashheat.train import evaluate as score
+
+    result = score(run, meshes, out, data_root, store or None, device)
+    for name, value in result["metrics"].items():
+        typer.echo(f"{name:24}{value:14.6g}")
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    mesh: Annotated[Path, typer.Argument(help="OBJ, PLY, OFF or STL file.")],
+    out: Annotated[Path, typer.Option(help=".npy, .npz, .txt, or .ply with the field on the mesh.")],
+    stream: StreamOption = None,
+    device: DeviceOption = None,
+    store: StoreOption = "",
+) -> None:
+    """Write a network's field on a mesh's own vertices (or faces), in the file's order."""
+    from flashheat.train import predict as answer
+
+    typer.echo(f"written: {answer(run, mesh, out, stream, store or None, device)}")
 
 
 @app.command()

@@ -14,7 +14,7 @@ from flashheat import __version__
 _PACKAGES = {
     "needed": ("torch", "numpy", "scipy", "safetensors"),
     "flashheat[robust]": ("robust_laplacian", "cholespy"),
-    "flashheat[app]": ("trimesh", "typer", "rich", "pooch", "platformdirs", "plotly", "tensorboard"),
+    "flashheat[app]": ("typer", "rich", "pooch", "platformdirs", "plotly", "tensorboard"),
 }
 
 

@@ -52,6 +52,19 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def check_writable(folder: Path) -> None:
+    """Say before any work is done that a folder cannot be written.
+
+    Raises:
+        FlashheatError: it cannot be written.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise FlashheatError(f"cannot write to {folder}: {error.strerror or error}; choose another folder") from error
+
+
 def _umask() -> int:
     """The process's umask: a temporary file is private, the final one must be as readable as any other."""
     mask = os.umask(0)

@@ -61,7 +61,9 @@ def diffusion_case(
     else:
         parts = [torch.cat(x), torch.cat(mass), torch.stack(evals), *map(torch.cat, (evecs, gradX_evecs, gradY_evecs))]
         offsets = torch.tensor([0, *sizes]).cumsum(0).to(device)
-    return DiffusionCase(*(t.to(device, dtype) for t in (*parts, times)), offsets)
+    names = [f.name for f in fields(DiffusionCase)[:-1]]
+    tensors = {name: t.to(device, dtype) for name, t in zip(names, (*parts, times), strict=True)}
+    return DiffusionCase(**tensors, offsets=offsets)
 
 
 def _mesh_case(n_verts: int, k_eig: int, channels: int, generator: torch.Generator) -> list[Tensor]:
