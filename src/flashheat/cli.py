@@ -164,7 +164,7 @@ def evaluate(
 
     result = score(run, meshes, out, data_root, store or None, device)
     for name, value in result["metrics"].items():
-        typer.echo(f"{name:24}{value:14.6g}")
+        typer.echo(f"{name:24}{value:14.4g}")
 
 
 @app.command()

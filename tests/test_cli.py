@@ -1,0 +1,218 @@
+"""The command line as a user has it: a mesh folder becomes a trained run and a field; every failure is one line."""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flashheat import cli
+from flashheat.mesh import Mesh, ellipsoid, icosphere
+
+
+@pytest.fixture
+def flashheat(monkeypatch, capsys):
+    """Run the command line in this process: `flashheat("check", path)` gives (exit status, stdout, stderr)."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["flashheat", *map(str, words)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def write_obj(path: Path, mesh: Mesh) -> None:
+    lines = [f"v {x:.17g} {y:.17g} {z:.17g}" for x, y, z in mesh.verts]
+    path.write_text("\n".join(lines + [f"f {a} {b} {c}" for a, b, c in mesh.faces + 1]))
+
+
+def write_stl(path: Path, mesh: Mesh) -> None:
+    rows = b"".join(
+        struct.pack("<12fH", 0, 0, 0, *mesh.verts[face].astype(np.float32).ravel(), 0) for face in mesh.faces
+    )
+    path.write_bytes(bytes(80) + struct.pack("<I", mesh.n_faces) + rows)
+
+
+@pytest.fixture(scope="module")
+def fields(tmp_path_factory) -> Path:
+    """A folder of ellipsoids with the x coordinate beside each as their field."""
+    folder = tmp_path_factory.mktemp("fields")
+    for i in range(4):
+        mesh = ellipsoid((1 + 0.1 * i, 1, 0.8), 1)
+        write_obj(folder / f"body{i}.obj", mesh)
+        np.save(folder / f"body{i}.npy", mesh.verts[:, 0])
+    return folder
+
+
+SMALL = ("--k-eig", 8, "--width", 8, "--depth", 1, "--learning-rate", 0.01)
+
+
+@pytest.fixture(scope="module")
+def run_folder(fields, tmp_path_factory) -> Path:
+    """A run trained on `fields` by the command line."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    words = ["train", "pressure", "--data-root", fields, "--out", folder, "--store", folder.parent / "store"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["flashheat", *map(str, [*words, *SMALL, "--epochs", 3])])
+        with pytest.raises(SystemExit, match="^0$"):
+            cli.main()
+    return folder
+
+
+@pytest.mark.parametrize("command", ["demo", "check", "precompute", "train", "evaluate", "predict", "doctor"])
+def test_help_describes_every_option(flashheat, command):
+    status, out, _ = flashheat(command, "--help")
+    assert status == 0
+    assert "Usage" in out
+    assert len(out.splitlines()) > 5
+
+
+def test_a_run_has_everything_a_reader_needs(run_folder):
+    names = {path.name for path in run_folder.iterdir()}
+    assert {"config.json", "log.csv", "result.json", "report.html", "checkpoint.safetensors", "tensorboard"} <= names
+    result = json.loads((run_folder / "result.json").read_text())
+    assert {"DiffusionNet", "without diffusion", "predict the mean"} == set(result["metrics"])
+    assert len((run_folder / "log.csv").read_text().splitlines()) == 4
+
+
+def test_evaluate_prints_the_figures_of_the_run_again(flashheat, run_folder, tmp_path):
+    status, out, _ = flashheat("evaluate", run_folder, "--out", tmp_path / "scores.json")
+    assert status == 0
+    figures = json.loads((run_folder / "result.json").read_text())["metrics"]["DiffusionNet"]
+    again = json.loads((tmp_path / "scores.json").read_text())["metrics"]
+    assert again == pytest.approx(figures, rel=1e-5)
+    assert f"{figures['relative_l2']:.4g}" in out
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".txt", ".ply"])
+def test_predict_answers_on_the_files_own_vertices(flashheat, run_folder, tmp_path, suffix):
+    mesh = icosphere(2)
+    write_obj(tmp_path / "body.obj", mesh)
+    status, _, err = flashheat("predict", run_folder, tmp_path / "body.obj", "--out", tmp_path / f"field{suffix}")
+    assert status == 0, err
+    if suffix == ".npy":
+        assert np.isfinite(np.load(tmp_path / "field.npy")).all()
+        assert np.load(tmp_path / "field.npy").shape == (162,)
+    if suffix == ".ply":
+        assert Mesh.read(tmp_path / "field.ply").n_verts == 162
+
+
+def test_predict_on_stl_gives_each_corner_its_value(flashheat, run_folder, tmp_path):
+    mesh = icosphere(2)
+    write_stl(tmp_path / "body.stl", mesh)
+    assert flashheat("predict", run_folder, tmp_path / "body.stl", "--out", tmp_path / "field.npy")[0] == 0
+    values = np.load(tmp_path / "field.npy")
+    assert values.shape == (3 * mesh.n_faces,)
+    per_vertex = [np.unique(values[mesh.faces.ravel() == v]) for v in range(mesh.n_verts)]
+    assert all(len(v) == 1 for v in per_vertex)
+    assert np.ptp(np.concatenate(per_vertex)) > 0.1
+
+
+def test_train_resume_of_a_finished_run_says_its_result(flashheat, run_folder):
+    status, out, _ = flashheat("train", "--resume", run_folder)
+    assert status == 0
+    assert "DiffusionNet" in out
+
+
+def test_precompute_reports_what_failed_and_does_the_rest(flashheat, tmp_path):
+    (tmp_path / "meshes").mkdir()
+    write_obj(tmp_path / "meshes" / "good.obj", icosphere(1))
+    (tmp_path / "meshes" / "bad.obj").write_text("v 0 0 nan\nf 1 1 1\n")
+    words = ("precompute", tmp_path / "meshes", "--store", tmp_path / "store", "--k-eig", 8)
+    status, _, err = flashheat(*words)
+    assert status == 1
+    assert [line for line in err.splitlines() if "failed" in line and "bad.obj" in line]
+    assert len(list((tmp_path / "store").glob("*.safetensors"))) == 1
+
+
+def test_doctor_knows_the_versions(flashheat):
+    status, out, _ = flashheat("doctor", "--json")
+    assert status == 0
+    assert json.loads(out)["versions"]["needed"]["torch"] == torch.__version__
+
+
+def one_line(err: str) -> bool:
+    lines = [line for line in err.splitlines() if line.strip()]
+    return len(lines) == 1 and lines[0].startswith("flashheat: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["check", "absent.obj"], "absent.obj"),
+        (["check", "."], "folder"),
+        (["train", "pressure", "--data-root", "absent"], "absent"),
+        (["train", "pressure", "--dataset", "other"], "other"),
+        (["train", "cooking", "--dataset", "flow"], "cooking"),
+        (["train", "pressure", "--dataset", "flow", "--inputs", "smell"], "smell"),
+        (["train", "segmentation", "--dataset", "rna", "--data-root", "absent"], "absent"),
+        (["train", "--resume", "absent"], "absent"),
+        (["evaluate", "absent"], "absent"),
+        (["predict", "absent", "absent.obj", "--out", "x.npy"], "absent"),
+        (["precompute", "absent.obj"], "absent.obj"),
+        (["demo", "--store", "file"], "file"),
+    ],
+)
+def test_a_failure_is_one_clear_line(flashheat, tmp_path, monkeypatch, words, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("in the way of a folder")
+    status, _, err = flashheat("--quiet", *words)
+    assert status == 1
+    assert told in err
+    assert one_line(err) or (words[0] == "precompute" and len(err.splitlines()) == 1)
+
+
+def test_debug_shows_the_traceback(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["flashheat", "check", "absent.obj", "--debug"])
+    with pytest.raises(ValueError, match=r"absent\.obj"):
+        cli.main()
+
+
+def test_predict_refuses_what_it_cannot_write_before_it_computes(flashheat, run_folder, tmp_path):
+    write_obj(tmp_path / "body.obj", icosphere(1))
+    for out in ("field.xyz", "absent/field.npy"):
+        status, _, err = flashheat("--quiet", "predict", run_folder, tmp_path / "body.obj", "--out", tmp_path / out)
+        assert status == 1
+        assert one_line(err)
+
+
+def test_every_broken_file_is_checked_and_predicted_without_a_traceback_or_nan(
+    flashheat, run_folder, shared_data, tmp_path
+):
+    """At the command line: one line and exit 1, or an answer that is finite on every vertex of the file."""
+    files = sorted(
+        p for p in (shared_data / "meshes" / "broken").iterdir() if p.suffix in (".obj", ".off", ".ply", ".stl")
+    )
+    answered = 0
+    for file in files:
+        status, _, err = flashheat("--quiet", "check", file)
+        assert status == 0 or one_line(err) or not err, (file, err)
+        status, _, err = flashheat("--quiet", "predict", run_folder, file, "--out", tmp_path / "field.npy")
+        if status == 0:
+            answered += 1
+            assert np.isfinite(np.load(tmp_path / "field.npy")).all(), file
+        else:
+            assert any(line.startswith("flashheat: ") for line in err.splitlines()), (file, err)
+            assert "Traceback" not in err
+    assert len(files) == 64
+    assert answered > 35
+
+
+@pytest.mark.slow
+def test_predict_on_a_real_mesh(flashheat, run_folder, shared_data, tmp_path):
+    status, _, err = flashheat(
+        "predict", run_folder, shared_data / "meshes" / "clean" / "horse.ply", "--out", tmp_path / "field.npy"
+    )
+    assert status == 0, err
+    assert np.load(tmp_path / "field.npy").shape == (48485,)
+    assert np.isfinite(np.load(tmp_path / "field.npy")).all()
