@@ -18,9 +18,7 @@ Golden = dict[str, np.ndarray]
 def case(request: pytest.FixtureRequest, shared_data: Path) -> tuple[Golden, Operators]:
     golden = dict(np.load(shared_data / "golden" / f"{request.param}.npz"))
     mesh = Mesh(golden["verts"], golden["faces"])
-    operators = compute_operators(
-        mesh, 128, convention="diffusion_net", frames=golden["frames"], dtype=torch.float64
-    )
+    operators = compute_operators(mesh, 128, convention="diffusion_net", frames=golden["frames"], dtype=torch.float64)
     return golden, operators
 
 

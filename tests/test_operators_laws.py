@@ -74,8 +74,8 @@ def test_cotangents_of_one_right_triangle() -> None:
 def test_eigenpairs_are_mass_orthonormal_and_solve_the_problem(of_body: Operators) -> None:
     gram = of_body.evecs.T @ (of_body.mass[:, None] * of_body.evecs)
     assert (gram - torch.eye(40, dtype=F64)).abs().max() < 1e-12
-    residual = of_body.L.to_scipy() @ of_body.evecs.numpy() - (of_body.mass[:, None] * of_body.evecs * of_body.evals).numpy()
-    assert np.abs(residual).max() < 1e-9
+    right = (of_body.mass[:, None] * of_body.evecs * of_body.evals).numpy()
+    assert np.abs(of_body.L.to_scipy() @ of_body.evecs.numpy() - right).max() < 1e-9
     assert of_body.residuals.max() < 1e-9
     assert (of_body.evals.diff() >= 0).all()
 
@@ -115,7 +115,7 @@ def test_turning_moving_and_renumbering_a_mesh(body: Mesh, of_body: Operators) -
     torch.testing.assert_close(other.evals, of_body.evals, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(heat(other, 0.1), heat(of_body, 0.1)[order], rtol=1e-8, atol=0)
     values = np.sin(3 * body.verts[:, 0]) + body.verts[:, 1] * body.verts[:, 2]
-    np.testing.assert_allclose(gradient_norm(other, values[order]), gradient_norm(of_body, values)[order], rtol=1e-8)
+    np.testing.assert_allclose(gradient_norm(other, values[order]), gradient_norm(of_body, values)[order], atol=1e-9)
 
 
 @pytest.mark.parametrize("stretch", [1.0, 1e-2, 1e2], ids=["square", "flat", "long"])
@@ -155,7 +155,5 @@ def test_the_same_mesh_gives_the_same_bits(body: Mesh, of_body: Operators) -> No
 
 
 def test_edges_are_unique_and_sorted(of_body: Operators, body: Mesh) -> None:
-    edges = of_body.edges.tolist()
-    assert edges == sorted({(min(e), max(e)) for f in body.faces.tolist() for e in zip(f, f[1:] + f[:1], strict=True)} and edges)
-    assert len(edges) == body.n_verts + body.n_faces - 2  # Euler, for a sphere
-    assert all(low < high for low, high in edges)
+    sides = {(int(a), int(b)) for face in body.faces for a, b in zip(face, np.roll(face, 1), strict=True)}
+    assert of_body.edges.tolist() == sorted([a, b] for a, b in sides if a < b)

@@ -1,0 +1,83 @@
+"""A sparse matrix as plain tensors (row pointers, column indices, values), and its scipy and torch forms on request.
+
+It is separate because training stores no torch.sparse tensor: plain tensors pickle, pin, batch and mix precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import FlashheatError
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+
+@dataclass(frozen=True, eq=False)
+class CSR:
+    """A sparse matrix A with `A[r, indices[i]] = values[i]` for `indptr[r] <= i < indptr[r + 1]`.
+
+    Args:
+        indptr: [rows + 1] int64, from 0 to nnz.
+        indices: [nnz] int64, columns, ascending within a row.
+        values: [nnz], any float dtype.
+        shape: (rows, columns).
+
+    Raises:
+        FlashheatError: when the arrays do not describe a matrix of this shape.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    values: Tensor
+    shape: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        if self.indptr.shape != (self.shape[0] + 1,):
+            raise FlashheatError(
+                f"`indptr` must have rows + 1 entries: got {list(self.indptr.shape)} for shape {self.shape}"
+            )
+        if self.indices.ndim != 1 or self.indices.shape != self.values.shape:
+            raise FlashheatError(
+                "`indices` and `values` must be flat and of one length: "
+                f"got {list(self.indices.shape)} and {list(self.values.shape)}"
+            )
+
+    @classmethod
+    def from_scipy(cls, matrix: scipy.sparse.csr_array, dtype: torch.dtype = torch.float64) -> CSR:
+        """The same matrix from scipy, duplicates summed and columns sorted."""
+        matrix = matrix.tocsr()
+        matrix.sum_duplicates()
+        return cls(
+            torch.from_numpy(matrix.indptr.astype("int64")),
+            torch.from_numpy(matrix.indices.astype("int64")),
+            torch.from_numpy(matrix.data.astype("float64")).to(dtype),
+            (int(matrix.shape[0]), int(matrix.shape[1])),
+        )
+
+    @property
+    def nnz(self) -> int:
+        """How many entries are stored."""
+        return self.values.shape[0]
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """The same matrix as a float64 scipy.sparse.csr_array on the CPU."""
+        import scipy.sparse
+
+        values = self.values.detach().cpu().double().numpy()
+        return scipy.sparse.csr_array((values, self.indices.cpu().numpy(), self.indptr.cpu().numpy()), shape=self.shape)
+
+    def to_torch(self) -> Tensor:
+        """The same matrix as a torch.sparse_csr tensor, which shares these arrays."""
+        return torch.sparse_csr_tensor(
+            self.indptr, self.indices, self.values, self.shape, dtype=self.values.dtype, check_invariants=False
+        )
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> CSR:
+        """The matrix with `function` applied to each of its three arrays."""
+        return CSR(function(self.indptr), function(self.indices), function(self.values), self.shape)

@@ -1,0 +1,154 @@
+"""Usable geometry becomes the weak Laplacian and the lumped vertex areas.
+
+It is separate because the choice between the plain cotangent and the robust Laplacian is made here, and only here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import MeshError, MissingExtraError
+from .cloud import N_NEIGHBOURS
+from .geometry import Geometry, unit_size
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+SLIVER = 1e-6  # shape quality below which rounding of the cotangents shows in the eigenpairs' residuals
+DEGENERATE = 1e-8  # shape quality that asks for the stronger of two mollifications
+MOLLIFY, MOLLIFY_DEGENERATE = 1e-10, 1e-6  # lengths added, as a share of the mean edge: 1e-5 distorts thin meshes
+UPSTREAM_COTANGENT_EPSILON = 1e-10
+UPSTREAM_MASS_EPSILON = 1e-8
+
+
+def laplacian_and_mass(geometry: Geometry, convention: str) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    """`L [V, V]` and `mass [V]` in units of the geometry; rows of inactive vertices are zero in both.
+
+    - Meshes with a sliver (a face with twice its area below 1e-6 of its longest edge squared), in both conventions:
+      the robust (intrinsic Delaunay, tufted) Laplacian. So too, natively, where an edge has more than two faces or a
+      vertex more than one fan of faces. Orientation plays no part in L or mass, so inconsistent faces are no reason.
+    - Other meshes: the plain cotangent and a third of the area. "diffusion_net" adds 1e-10 to the cotangents'
+      denominators (twice the area), and 1e-8 of its mean to mass.
+    - Point clouds: natively the robust Laplacian of the local Delaunay triangles over 30 neighbours, divided by 3;
+      "diffusion_net": robust_laplacian's own for clouds, as it comes.
+
+    Raises:
+        MissingExtraError: when robust_laplacian is needed and not installed.
+        MeshError: when what it finds is not finite.
+    """
+    if geometry.neighbours is not None:
+        return _cloud(geometry) if convention == "native" else _upstream_cloud(geometry.verts)
+    if geometry.thinnest < SLIVER:
+        return _robust(geometry, "a mesh with slivers")
+    if convention == "native" and not is_manifold(geometry.faces):
+        return _robust(geometry, "a mesh that is not manifold")
+    mass = vertex_areas(geometry.verts, geometry.faces)
+    if convention == "native":
+        return cotangent(geometry.verts, geometry.faces), mass
+    L = cotangent(geometry.verts, geometry.faces, UPSTREAM_COTANGENT_EPSILON)
+    return L, np.where(geometry.active, mass + UPSTREAM_MASS_EPSILON * mass.mean(), 0.0)
+
+
+def cotangent(verts: np.ndarray, faces: np.ndarray, epsilon: float = 0.0) -> scipy.sparse.csr_array:
+    """`L[i, j] = -(cot a_ij + cot b_ij) / 2` for the angles opposite to edge ij; rows sum to 0.
+
+    Args:
+        verts: [V, 3].
+        faces: [F, 3].
+        epsilon: added to twice the area in a cotangent's denominator, unit l^2.
+    """
+    import scipy.sparse
+
+    halves, ends = [], []
+    for corner in range(3):
+        i, j, k = faces[:, corner], faces[:, (corner + 1) % 3], faces[:, (corner + 2) % 3]
+        to_i, to_j = verts[i] - verts[k], verts[j] - verts[k]
+        doubled_area = np.linalg.norm(np.cross(to_i, to_j), axis=1) + epsilon
+        halves.append(0.5 * np.einsum("fc,fc->f", to_i, to_j) / doubled_area)
+        ends.append(np.stack([i, j]))
+    half, (i, j) = np.concatenate(halves), np.concatenate(ends, axis=1)
+    rows, columns = np.concatenate([i, j, i, j]), np.concatenate([j, i, i, j])
+    values = np.concatenate([-half, -half, half, half])
+    return scipy.sparse.coo_array((values, (rows, columns)), shape=(len(verts), len(verts))).tocsr()
+
+
+def vertex_areas(verts: np.ndarray, faces: np.ndarray) -> np.ndarray:
+    """[V] a third of the area of each vertex's faces, unit l^2."""
+    a, b, c = verts[faces[:, 0]], verts[faces[:, 1]], verts[faces[:, 2]]
+    thirds = np.linalg.norm(np.cross(b - a, c - a), axis=1) / 6
+    return np.bincount(faces.ravel(), weights=np.repeat(thirds, 3), minlength=len(verts))
+
+
+def is_manifold(faces: np.ndarray) -> bool:
+    """At most two faces at each edge, and one fan of faces around each vertex."""
+    n = int(faces.max()) + 1
+    corners = np.arange(faces.size).reshape(-1, 3)
+    sides = np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]])
+    ends = np.concatenate([corners[:, [0, 1]], corners[:, [1, 2]], corners[:, [2, 0]]])
+    ends = np.take_along_axis(ends, np.argsort(sides, axis=1), axis=1)
+    _, edge, count = np.unique(np.sort(sides, axis=1) @ np.array([n, 1]), return_inverse=True, return_counts=True)
+    return count.max() <= 2 and _n_fans(ends, edge, faces.size) == len(np.unique(faces))
+
+
+def _n_fans(ends: np.ndarray, edge: np.ndarray, n_corners: int) -> int:
+    """How many groups the corners of faces form when two faces at an edge join their corners at both its ends."""
+    import scipy.sparse
+    from scipy.sparse.csgraph import connected_components
+
+    order = np.argsort(edge, kind="stable")
+    paired = np.flatnonzero(np.diff(edge[order]) == 0)
+    rows, columns = ends[order[paired]].ravel(), ends[order[paired + 1]].ravel()
+    joined = scipy.sparse.coo_array((np.ones(len(rows)), (rows, columns)), shape=(n_corners, n_corners))
+    return int(connected_components(joined.tocsr(), directed=False)[0])
+
+
+def _robust(geometry: Geometry, kind: str) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    """The intrinsic Delaunay Laplacian on the tufted cover, of the active vertices only (it breaks on others).
+
+    Source: Sharp, Crane, "A Laplacian for nonmanifold triangle meshes", 2020.
+    """
+    import scipy.sparse
+
+    used, V = np.flatnonzero(geometry.active), len(geometry.verts)
+    verts, scale = unit_size(geometry.verts, used)
+    faces = np.searchsorted(used, geometry.faces)
+    mollify = MOLLIFY_DEGENERATE if geometry.thinnest < DEGENERATE else MOLLIFY
+    L, areas = _call(kind, "mesh_laplacian", np.ascontiguousarray(verts[used]), np.ascontiguousarray(faces), mollify)
+    mass = np.zeros(V)
+    mass[used] = areas * scale**2
+    return scipy.sparse.coo_array((L.data, (used[L.row], used[L.col])), shape=(V, V)).tocsr(), mass
+
+
+def _cloud(geometry: Geometry) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    """The local triangles cover a well sampled surface three times."""
+    L, mass = _robust(geometry, "a point cloud")
+    return (L / 3).tocsr(), mass / 3
+
+
+def _upstream_cloud(points: np.ndarray) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    n_neighbours = min(N_NEIGHBOURS, len(points) - 1)
+    L, mass = _call("a point cloud", "point_cloud_laplacian", np.ascontiguousarray(points), n_neighbors=n_neighbours)
+    return L.tocsr(), mass
+
+
+def _call(kind: str, function: str, *args: Any, **options: Any) -> tuple[scipy.sparse.coo_array, np.ndarray]:
+    """L and the diagonal of M from a function of robust_laplacian, its failures as our errors."""
+    import scipy.sparse
+
+    try:
+        import robust_laplacian
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{kind} needs the package robust_laplacian, which is not installed: pip install 'flashheat[robust]'"
+        ) from error
+    try:
+        L, M = getattr(robust_laplacian, function)(*args, **options)
+    except RuntimeError as error:
+        raise MeshError(
+            f"{kind} must be one that robust_laplacian can take: it says {error}; repair the mesh"
+        ) from error
+    if not (np.isfinite(L.data).all() and np.isfinite(M.data).all()):
+        raise MeshError(f"{kind} must have a finite robust Laplacian: this one has not; repair the mesh")
+    return scipy.sparse.coo_array(L), M.diagonal()

@@ -1,0 +1,116 @@
+"""A folder that keeps the operators of every mesh it was asked for, so that each is computed once.
+
+It is separate because what can go wrong on a disk (two writers, a kill, a damaged file) is handled here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import FlashheatError
+from .compute import HasGeometry, compute_operators
+from .container import Operators
+from .serial import FORMAT_VERSION, TEMPORARY_SUFFIX
+
+logger = logging.getLogger("flashheat")
+
+ALGORITHM_VERSION = 1  # raise it whenever compute_operators gives other numbers for the same input
+STALE_AFTER_SECONDS = 3600.0
+
+
+class OperatorStore:
+    """Operators on disk, keyed on the mesh's bytes, every option and the algorithm's version.
+
+    Entries are written atomically, so any number of processes may share the folder. A damaged entry is renamed to
+    `*.damaged` and computed again, with a warning.
+
+    Args:
+        folder: made when it is absent.
+
+    Raises:
+        FlashheatError: when the folder cannot be made. (One that cannot be written serves what it holds.)
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).expanduser()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FlashheatError(f"the store must be a folder that can be made: {self.folder}: {error}") from error
+        self._remove_stale_files()
+
+    def get(
+        self,
+        mesh: HasGeometry,
+        k_eig: int = 128,
+        convention: str = "native",
+        frames: np.ndarray | Tensor | None = None,
+        normals: np.ndarray | Tensor | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Operators:
+        """What compute_operators gives for the same arguments: read when it is here, computed and kept when not.
+
+        Raises:
+            FlashheatError: as compute_operators does, and when the entry cannot be written.
+        """
+        path = self.path(mesh, k_eig, convention, frames, normals, dtype)
+        operators = self._read(path)
+        if operators is None:
+            operators = compute_operators(mesh, k_eig, convention, frames, normals, dtype=dtype)
+            operators.save(path)
+        return operators if device is None else operators.to(device)
+
+    def path(
+        self,
+        mesh: HasGeometry,
+        k_eig: int = 128,
+        convention: str = "native",
+        frames: np.ndarray | Tensor | None = None,
+        normals: np.ndarray | Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Path:
+        """The file that holds, or would hold, the operators for these arguments."""
+        digest = hashlib.blake2b(
+            f"{FORMAT_VERSION} {ALGORITHM_VERSION} {k_eig} {convention} {dtype}".encode(), digest_size=20
+        )
+        for array in (mesh.verts, mesh.faces, frames, normals):
+            _digest_array(digest, array)
+        return self.folder / f"{digest.hexdigest()}.safetensors"
+
+    def _read(self, path: Path) -> Operators | None:
+        if not path.exists():
+            return None
+        try:
+            return Operators.load(path)
+        except FlashheatError as error:
+            aside = path.with_suffix(".damaged")
+            logger.warning("%s; set aside as %s and computed again", error, aside.name)
+            with contextlib.suppress(FileNotFoundError):  # another process may have set it aside first
+                os.replace(path, aside)
+            return None
+
+    def _remove_stale_files(self) -> None:
+        """Temporary files of writers that were killed, once they are too old to belong to a living one."""
+        for temporary in self.folder.glob(f"*{TEMPORARY_SUFFIX}"):
+            with contextlib.suppress(OSError):
+                if time.time() - temporary.stat().st_mtime > STALE_AFTER_SECONDS:
+                    temporary.unlink()
+
+
+def _digest_array(digest: hashlib.blake2b, array: np.ndarray | Tensor | None) -> None:
+    if array is None:
+        digest.update(b"none;")
+        return
+    array = np.ascontiguousarray(array.detach().cpu().numpy() if isinstance(array, Tensor) else array)
+    digest.update(f"{array.dtype.str} {array.shape};".encode())
+    digest.update(array.data)
