@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from torch import nn
+from torch.optim import Optimizer
 
 from flashheat.errors import FlashheatError
 from flashheat.train import Interrupted, TrainConfig, resume, train
+from flashheat.train.checkpoint import Progressed, save_checkpoint
 from flashheat.train.progress import LogProgress
 
 CONFIG = TrainConfig(
@@ -120,6 +123,7 @@ def test_interrupted_in_either_network_and_resumed(
         train(replace(CONFIG, store=store), tmp_path / "run", StopAt("DiffusionNet", step))  # type: ignore[arg-type]
     with pytest.raises(Interrupted):
         resume(tmp_path / "run", StopAt("without diffusion", step))  # type: ignore[arg-type]
+    (tmp_path / "run" / "log.csv").unlink()  # as if killed between the checkpoint and the log
     assert_same_run(resume(tmp_path / "run", LogProgress()), undisturbed)
 
 
@@ -129,11 +133,22 @@ def test_interrupted_while_preparing(store: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_tensorboard_has_each_epoch_once(undisturbed: Path, store: str, tmp_path: Path) -> None:
+def test_tensorboard_has_each_epoch_once(
+    undisturbed: Path, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even when the kill comes between the TensorBoard log of an epoch and its checkpoint."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with pytest.raises(Interrupted):
-        train(replace(CONFIG, store=store), tmp_path / "run", StopAt("DiffusionNet", 7))  # type: ignore[arg-type]
+    from flashheat.train import loop
+
+    def save_two_epochs(path: Path, net: nn.Module, optimiser: Optimizer, done: Progressed) -> None:
+        if len(done.rows) == 3:
+            raise KeyboardInterrupt
+        save_checkpoint(path, net, optimiser, done)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(loop, "save_checkpoint", save_two_epochs)
+        train(replace(CONFIG, store=store), tmp_path / "run", LogProgress())
     resume(tmp_path / "run", LogProgress())
     for folder in (undisturbed, tmp_path / "run"):
         events = EventAccumulator(str(folder / "tensorboard" / "checkpoint"))
