@@ -64,7 +64,7 @@ def run_folder(fields, tmp_path_factory) -> Path:
     words = ["train", "pressure", "--data-root", fields, "--out", folder, "--store", folder.parent / "store"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["flashheat", *map(str, [*words, *SMALL, "--epochs", 3])])
-        with pytest.raises(SystemExit, match="^0$"):
+        with pytest.raises(SystemExit, match=r"^0$"):
             cli.main()
     return folder
 

@@ -8,8 +8,8 @@ import torch
 
 from flashheat import nn
 from flashheat.errors import FlashheatError
-from flashheat.mesh import icosphere
-from flashheat.operators import CSR, Operators, compute_operators
+from flashheat.mesh import Mesh, icosphere
+from flashheat.operators import CSR, Operators, compute_operators, hks
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +217,17 @@ class TestPublishedWeights:
         found = self._log_probabilities(shared_data, inputs, _golden_operators(golden), features)
         expected = torch.from_numpy(golden[f"face_logprob_{inputs}"])
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
+
+    def test_natively_the_classes_are_the_same(self, shared_data, mesh, inputs):
+        golden = np.load(shared_data / "golden" / f"{mesh}.npz")
+        operators = compute_operators(Mesh(golden["verts"], golden["faces"]), k_eig=128)
+        scales = torch.logspace(-2, 0, 16)
+        features = (
+            hks(operators.evals, operators.evecs, scales) if inputs == "hks" else torch.from_numpy(golden["verts"])
+        )
+        found = self._log_probabilities(shared_data, inputs, operators, features).argmax(1)
+        expected = torch.from_numpy(golden[f"face_logprob_{inputs}"]).argmax(1)
+        assert (found == expected).float().mean() >= 0.995
 
 
 def test_functional_map_weights_load_under_their_prefix(shared_data):

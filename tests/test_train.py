@@ -148,14 +148,17 @@ def test_a_run_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
         train(TINY, tmp_path / "file" / "run")
 
 
-def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_is_one_line_and_keeps_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     from flashheat import files
 
-    def full(_descriptor: int) -> None:
+    def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
     files.write_atomically(tmp_path / "log.csv", "before")
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(files.os, call, full)
     with pytest.raises(FlashheatError, match=r"cannot write .*log.csv: No space left on device"):
         files.write_atomically(tmp_path / "log.csv", "after")
     assert (tmp_path / "log.csv").read_text() == "before"

@@ -146,9 +146,10 @@ def test_tensorboard_has_each_epoch_once(
             raise KeyboardInterrupt
         save_checkpoint(path, net, optimiser, done)
 
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(loop, "save_checkpoint", save_two_epochs)
+    monkeypatch.setattr(loop, "save_checkpoint", save_two_epochs)
+    with pytest.raises(Interrupted):
         train(replace(CONFIG, store=store), tmp_path / "run", LogProgress())
+    monkeypatch.setattr(loop, "save_checkpoint", save_checkpoint)
     resume(tmp_path / "run", LogProgress())
     for folder in (undisturbed, tmp_path / "run"):
         events = EventAccumulator(str(folder / "tensorboard" / "checkpoint"))

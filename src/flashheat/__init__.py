@@ -35,6 +35,6 @@ def __getattr__(name: str) -> Any:
 
     if name in _MODULE_OF:
         return getattr(import_module(f"flashheat.{_MODULE_OF[name]}"), name)
-    if name in ("data", "mesh", "nn", "operators", "ops", "report", "tasks"):
+    if name in ("compat", "data", "mesh", "nn", "operators", "ops", "report", "tasks", "train"):
         return import_module(f"flashheat.{name}")
     raise AttributeError(f"module 'flashheat' has no attribute {name!r}")

@@ -113,6 +113,7 @@ def train(
     learning_rate: Annotated[float, typer.Option(help="Of the first step; falls to 0.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     device: DeviceOption = None,
+    threads: Annotated[int, typer.Option(help="Of torch on the CPU; 0: torch decides. 1 repeats bitwise.")] = 0,
     store: StoreOption = "",
 ) -> None:
     """Train a network and its baselines into a run folder, or go on with a run (`--resume RUN`)."""
@@ -143,6 +144,7 @@ def train(
         learning_rate=learning_rate,
         seed=seed,
         device=device or "cpu",
+        threads=threads,
         store=store,
     )
     typer.echo(describe(start(config, out or Path("runs") / f"{task}-{dataset}-{seed}")))
@@ -202,4 +204,4 @@ def main() -> None:
         if len(words) < len(sys.argv) - 1:
             raise
         typer.echo(f"flashheat: {' '.join(str(error).split())}", err=True)
-        sys.exit(1)
+        sys.exit(130 if isinstance(error.__cause__, KeyboardInterrupt) else 1)

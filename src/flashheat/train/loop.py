@@ -133,6 +133,7 @@ def answers(net: nn.Module, task: Task, samples: Sequence[Sample], device: str) 
 
 def _step(job: Fit, optimiser: torch.optim.Optimizer, step: int) -> float:
     batch = job.batch(step)
+    torch.manual_seed(_seed_of(job.config.seed, step))
     job.net.train()
     for group in optimiser.param_groups:
         group["lr"] = job.learning_rate(step)

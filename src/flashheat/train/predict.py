@@ -126,13 +126,12 @@ def predict_mesh(run: Run, mesh: Mesh, stream: np.ndarray | None = None) -> np.n
 
 
 def _on_input(output: Tensor, task: Task, mesh: Mesh) -> np.ndarray:
-    """Outputs [V or F, C] to answers on the input's elements: a polygon's output is the mean of its triangles'."""
+    """Outputs [V or F, C] to answers on the input's elements: a polygon's logits are the sums of its triangles'."""
     if task.outputs_at == "vertices":
         return mesh.scatter(task.answer(output).numpy())
     if mesh.face_map is not None:
-        polygon = torch.from_numpy(mesh.face_map)
-        counts = torch.bincount(polygon).unsqueeze(1)
-        output = torch.zeros(len(counts), output.shape[1]).index_add(0, polygon, output) / counts.clamp(min=1)
+        n_polygons = int(mesh.face_map.max()) + 1
+        output = output.new_zeros(n_polygons, output.shape[1]).index_add(0, torch.from_numpy(mesh.face_map), output)
     return task.answer(output).numpy()
 
 

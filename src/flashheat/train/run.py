@@ -259,7 +259,8 @@ def describe(folder: str | Path) -> str:
         raise FlashheatError(f"a run must be finished to be described; {path} is not there; resume the run")
     metrics = json.loads(path.read_text())["metrics"]
     names = list(next(iter(metrics.values())))
-    lines = [f"{'held-out meshes':24}" + "".join(f"{name:>14}" for name in names)]
-    lines += [f"{row:24}" + "".join(f"{values[name]:14.4g}" for name in names) for row, values in metrics.items()]
+    wide = max(map(len, metrics)) + 2
+    lines = ["held-out meshes".ljust(wide) + "".join(f"{name:>14}" for name in names)]
+    lines += [row.ljust(wide) + "".join(f"{values[name]:14.4g}" for name in names) for row, values in metrics.items()]
     page = Path(folder) / "report.html"
     return "\n".join([*lines, f"report page: {page.resolve()}"] if page.exists() else lines)
