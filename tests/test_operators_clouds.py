@@ -62,7 +62,11 @@ def test_a_handful_of_points() -> None:
     assert torch.isfinite(operators.evecs).all()
 
 
-@pytest.mark.parametrize("points", [np.zeros((40, 3)), np.outer(np.arange(40.0), [1, 2, 3])], ids=["one place", "line"])
-def test_points_without_a_surface_are_refused(points: np.ndarray) -> None:
+LINE = np.outer(np.arange(40.0), [1, 0, 0])
+NO_SURFACE = {"one place": 0 * LINE, "a line": LINE, "two lines": np.concatenate([LINE, LINE + np.array([0, 1e3, 0])])}
+
+
+@pytest.mark.parametrize("name", NO_SURFACE)
+def test_points_without_a_surface_are_refused(name: str) -> None:
     with pytest.raises(MeshError, match="point cloud"):
-        compute_operators(Mesh(points, NO_FACES))
+        compute_operators(Mesh(NO_SURFACE[name], NO_FACES))

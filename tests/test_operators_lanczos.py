@@ -16,6 +16,7 @@ SPECTRA = {
     "like a surface": 1 / (0.1 + np.arange(600.0)),
     "each eight times": 1 / (0.1 + np.arange(600) // 8),
     "low rank": np.where(np.arange(600) < 90, 2.0 - np.arange(600) / 90, 0.0),
+    "rank below k": np.where(np.arange(600) < 20, 2.0 - np.arange(600) / 90, 0.0),
     "flat, many restarts": 1 - 1e-3 * np.arange(600.0) / 600,
     "one far away": np.where(np.arange(600) == 0, 1e6, 1 / (1.0 + np.arange(600.0))),
 }

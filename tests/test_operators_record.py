@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch.utils.data import DataLoader
 
@@ -110,6 +111,12 @@ def test_torch_forms_of_the_matrices(parts: list[Operators]) -> None:
     complex_gradient = operators.complex_gradient() @ values.to(torch.complex128)
     np.testing.assert_allclose(complex_gradient.real, operators.gradX.to_scipy() @ values.numpy(), atol=1e-12)
     np.testing.assert_allclose(complex_gradient.imag, operators.gradY.to_scipy() @ values.numpy(), atol=1e-12)
+
+
+def test_from_scipy_sums_duplicates_and_sorts_columns() -> None:
+    messy = scipy.sparse.csr_array((np.array([1.0, 2.0, 4.0]), np.array([1, 0, 1]), np.array([0, 3, 3])), shape=(2, 2))
+    matrix = CSR.from_scipy(messy)
+    assert (matrix.indptr.tolist(), matrix.indices.tolist(), matrix.values.tolist()) == ([0, 2, 2], [0, 1], [2.0, 5.0])
 
 
 def test_pickle_and_torch_save(parts: list[Operators]) -> None:

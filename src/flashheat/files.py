@@ -1,6 +1,6 @@
 """Bytes become a whole file or none: what a reader sees is never half written, even after a kill or a full disk.
 
-It is separate because checkpoints, logs, results and predictions all need it.
+It is separate because stored operators, checkpoints, results and predictions all need it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 
 from flashheat.errors import FlashheatError
 
+TEMPORARY_SUFFIX = ".tmp"  # of a file that is not whole yet
+
 
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write beside `path`, flush to the disk, rename over `path`.
@@ -21,7 +23,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     """
     data = content.encode() if isinstance(content, str) else content
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY_SUFFIX)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)

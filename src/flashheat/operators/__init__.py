@@ -3,11 +3,11 @@
 It is separate from the networks because this is the only part that needs a mesh, float64 and a sparse solver.
 """
 
-from .compute import compute_operators as compute_operators
-from .container import Operators as Operators
-from .csr import CSR as CSR
-from .features import hks as hks
-from .features import hks_autoscale as hks_autoscale
-from .features import hks_scale_free as hks_scale_free
-from .features import wks as wks
-from .store import OperatorStore as OperatorStore
+from flashheat.operators.compute import compute_operators as compute_operators
+from flashheat.operators.container import Operators as Operators
+from flashheat.operators.csr import CSR as CSR
+from flashheat.operators.features import hks as hks
+from flashheat.operators.features import hks_autoscale as hks_autoscale
+from flashheat.operators.features import hks_scale_free as hks_scale_free
+from flashheat.operators.features import wks as wks
+from flashheat.operators.store import OperatorStore as OperatorStore

@@ -1,7 +1,7 @@
 """A point cloud becomes neighbourhoods, normals and the triangles of its local Delaunay triangulations.
 
 It is separate because only clouds need it. robust_laplacian triangulates clouds too, but what it finds depends on where
-the cloud lies, and on 80,000 points of a sphere only 55 % of the area comes out.
+the cloud lies (version 1.1.0: on 80,000 points of a sphere, 55 % of the area comes out).
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import FlashheatError, MeshError
-from .container import Operators
-from .csr import CSR
-from .frames import tangent_frames
-from .geometry import Geometry, unique_edges, usable_geometry
-from .gradient import gradients
-from .laplacian import laplacian_and_mass
-from .spectrum import lowest_eigenpairs
+from flashheat.errors import FlashheatError, MeshError
+from flashheat.operators.container import Operators
+from flashheat.operators.csr import CSR
+from flashheat.operators.frames import tangent_frames
+from flashheat.operators.geometry import Geometry, unique_edges, usable_geometry
+from flashheat.operators.gradient import gradients
+from flashheat.operators.laplacian import laplacian_and_mass
+from flashheat.operators.spectrum import lowest_eigenpairs
 
 if TYPE_CHECKING:
     import scipy.sparse

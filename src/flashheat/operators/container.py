@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import FlashheatError
-from .csr import CSR
+from flashheat.errors import FlashheatError
+from flashheat.operators.csr import CSR
 
 CACHED_BASES = ("gradX_evecs", "gradY_evecs")
 
@@ -175,19 +175,19 @@ class Operators:
         Raises:
             FlashheatError: for an empty list, or when k_eig, convention, dtype or device differ.
         """
-        from .packing import pack
+        from flashheat.operators.packing import pack
 
         return pack(operators)
 
     def split(self) -> list[Operators]:
         """The meshes of a pack, one by one (a single mesh: itself)."""
-        from .packing import split
+        from flashheat.operators.packing import split
 
         return split(self)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one safetensors file, atomically."""
-        from .serial import save
+        from flashheat.operators.serial import save
 
         save(self, Path(path))
 
@@ -198,7 +198,7 @@ class Operators:
         Raises:
             FlashheatError: when the file is absent, damaged, or of another version.
         """
-        from .serial import load
+        from flashheat.operators.serial import load
 
         return load(Path(path))
 

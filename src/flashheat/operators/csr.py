@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..errors import FlashheatError
+from flashheat.errors import FlashheatError
 
 if TYPE_CHECKING:
     import scipy.sparse

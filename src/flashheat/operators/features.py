@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import FlashheatError
-from .container import Operators
+from flashheat.errors import FlashheatError
+from flashheat.operators.container import Operators
 
 ZERO = 1e-6  # eigenvalues below this share of the largest belong to constants
 

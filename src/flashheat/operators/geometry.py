@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import MeshError
-from .cloud import cloud_normals, local_triangles, nearest_neighbours, separated
-from .frames import tangent_frames, vertex_normals
+from flashheat.errors import MeshError
+from flashheat.operators.cloud import cloud_normals, local_triangles, nearest_neighbours, separated
+from flashheat.operators.frames import tangent_frames, vertex_normals
 
 NO_AREA = 1e-12  # twice a face's area over its longest edge squared
 
@@ -72,8 +72,7 @@ def unique_edges(faces: np.ndarray) -> np.ndarray:
 
 def unit_size(verts: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, float]:
     """Move the mean of the used vertices to 0 and their largest distance from it to 1."""
-    verts = verts - verts[used].min(axis=0)
-    verts -= verts[used].mean(axis=0)
+    verts = verts - verts[used].mean(axis=0)
     largest = np.abs(verts[used]).max()
     if largest == 0.0:
         return verts, 1.0
@@ -111,6 +110,8 @@ def _of_cloud(points: np.ndarray, scale: float, convention: str) -> Geometry:
         return Geometry(points, none, normals, np.ones(len(points), bool), 1.0, scale, neighbours)
     faces = local_triangles(points, neighbours, tangent_frames(normals)[:, :2])
     quality = shape_quality(points, faces)
+    if not (quality > NO_AREA).any():
+        raise MeshError(f"a point cloud must lie on a surface: no neighbourhood of its {len(points)} points has area")
     faces, thinnest = faces[quality > NO_AREA], float(quality[quality > NO_AREA].min())
     active = np.bincount(faces.ravel(), minlength=len(points)) > 0
     return Geometry(points, faces, normals, active, thinnest, scale, neighbours)

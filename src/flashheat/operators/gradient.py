@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from .csr import CSR
-from .geometry import Geometry, unique_edges
+from flashheat.operators.csr import CSR
+from flashheat.operators.geometry import Geometry, unique_edges
 
 UPSTREAM_REGULARISATION = 1e-5
 THINNEST = 1e-6  # natively, a direction that holds less than this share of a one-ring's squared edges is damped
@@ -53,9 +53,10 @@ def gradient_edges(geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
 
 def _regularised_inverse(G: np.ndarray, convention: str) -> np.ndarray:
     """[V, 2, 2] the inverse of each vertex's 2 x 2 system, kept from blowing up; zero where there are no edges."""
-    if convention == "diffusion_net":
-        return np.linalg.inv(G + UPSTREAM_REGULARISATION * np.eye(2))
     values, vectors = np.linalg.eigh(G)
-    values = np.maximum(values, THINNEST * values.sum(axis=1, keepdims=True))
+    if convention == "diffusion_net":
+        values = np.maximum(values, 0) + UPSTREAM_REGULARISATION
+    else:
+        values = np.maximum(values, THINNEST * values.sum(axis=1, keepdims=True))
     inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
     return np.einsum("vij,vj,vkj->vik", vectors, inverse, vectors)

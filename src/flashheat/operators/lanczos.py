@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..errors import FlashheatError
+from flashheat.errors import FlashheatError
 
 MOST_STEPS = 1000
 CHECK_EVERY = 4

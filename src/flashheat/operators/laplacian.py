@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import MeshError, MissingExtraError
-from .cloud import N_NEIGHBOURS
-from .geometry import Geometry, unit_size
+from flashheat.errors import MeshError, MissingExtraError
+from flashheat.operators.cloud import N_NEIGHBOURS
+from flashheat.operators.geometry import Geometry, unit_size
 
 if TYPE_CHECKING:
     import scipy.sparse

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import FlashheatError
-from .container import CACHED_BASES, Operators
-from .csr import CSR
+from flashheat.errors import FlashheatError
+from flashheat.operators.container import CACHED_BASES, Operators
+from flashheat.operators.csr import CSR
 
 
 def pack(operators: Sequence[Operators]) -> Operators:

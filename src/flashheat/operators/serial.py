@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import uuid
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..errors import FlashheatError
-from .container import Operators
-from .csr import CSR
+from flashheat.errors import FlashheatError
+from flashheat.files import write_atomically
+from flashheat.operators.container import Operators
+from flashheat.operators.csr import CSR
 
 FORMAT_VERSION = "1"
-TEMPORARY_SUFFIX = ".tmp"
 TENSORS = ("mass", "evals", "evecs", "frames", "faces", "edges", "k_valid", "n_components", "residuals")
 
 
@@ -67,27 +65,6 @@ def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary file in the same folder, flush it to the disk, then rename it over `path`.
-
-    Raises:
-        FlashheatError: when the folder cannot be written.
-    """
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
-    try:
-        try:
-            with open(temporary, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise FlashheatError(f"operators must go to a folder that can be written: {path}: {error}") from error
 
 
 def _tensors(operators: Operators) -> dict[str, Tensor]:

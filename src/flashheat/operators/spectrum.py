@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import FlashheatError, MeshError
-from .lanczos import largest_eigenpairs
+from flashheat.errors import FlashheatError, MeshError
+from flashheat.operators.lanczos import largest_eigenpairs
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -218,7 +218,7 @@ def _dense(component: _Component, known: np.ndarray, k: int) -> tuple[np.ndarray
     if k == 0:
         return np.zeros(0), known[:, :0]
     A = component.A.toarray()
-    A += np.abs(A).sum(axis=1).max() * (known @ known.T)
+    A += 2 * np.abs(A).sum(axis=1).max() * (known @ known.T)
     evals, U = scipy.linalg.eigh(A, subset_by_index=[0, k - 1])
     return evals, U
 

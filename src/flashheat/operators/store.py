@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import FlashheatError
-from .compute import HasGeometry, compute_operators
-from .container import Operators
-from .serial import FORMAT_VERSION, TEMPORARY_SUFFIX
+from flashheat.errors import FlashheatError
+from flashheat.files import TEMPORARY_SUFFIX
+from flashheat.operators.compute import HasGeometry, compute_operators
+from flashheat.operators.container import Operators
+from flashheat.operators.serial import FORMAT_VERSION
 
 logger = logging.getLogger("flashheat")
 
