@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint types clean
+.PHONY: demo test test-compile lint types clean
 
 demo: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/flashheat demo  # matrices this small are slower on several threads
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not compile" -n 2
+
+test-compile: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m compile -n 2
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

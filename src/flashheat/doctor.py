@@ -33,11 +33,22 @@ def facts() -> dict[str, Any]:
             "CUDA device": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         },
         "paths": {
-            "diffuse, diffuse_with_gradient, to_basis, from_basis": "PyTorch reference, on every device",
+            "diffuse, to_basis, from_basis": _path_of_diffuse(),
+            "diffuse_with_gradient": "PyTorch reference, on every device",
             "eigenpairs": "CHOLMOD shift-invert" if _version("cholespy") else "SuperLU shift-invert (slower)",
             "non-manifold meshes and point clouds": "robust Laplacian" if _version("robust_laplacian") else "refused",
         },
     }
+
+
+def _path_of_diffuse() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "PyTorch reference (no CUDA device)"
+    if _version("triton") is None or torch.cuda.get_device_capability() < (8, 0):
+        return "PyTorch reference (the kernel needs triton and compute capability 8.0)"
+    return "Triton kernel (K and C to 512, not float64; else PyTorch reference)"
 
 
 def report(found: dict[str, Any]) -> str:

@@ -4,10 +4,13 @@ They are separate from `diffuse` because they also serve by themselves: projecti
 own. `<op>_reference` is the specification: plain PyTorch on any device in any float dtype.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from flashheat.ops.checks import accumulation_dtype, check_features, check_spectral
+from flashheat.ops.dispatch import kernel_precision
 from flashheat.ops.packed import expand, reduce
 
 
@@ -33,7 +36,10 @@ def to_basis(x: Tensor, mass: Tensor, evecs: Tensor, offsets: Tensor | None = No
     Source: Sharp et al. 2022 (arXiv 2012.00888), section 3.1.
     """
     check_features(x, evecs, mass, offsets)
-    return to_basis_reference(x, mass, evecs, offsets)
+    precision = kernel_precision(evecs, x, offsets)
+    if precision is None:
+        return to_basis_reference(x, mass, evecs, offsets)
+    return ToBasis.apply(x, mass, evecs, offsets, precision)
 
 
 def to_basis_reference(x: Tensor, mass: Tensor, evecs: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -62,7 +68,10 @@ def from_basis(s: Tensor, evecs: Tensor, offsets: Tensor | None = None) -> Tenso
     Differentiable in `s` and `evecs`, to any order.
     """
     check_spectral(s, evecs, offsets)
-    return from_basis_reference(s, evecs, offsets)
+    precision = kernel_precision(evecs, s, offsets)
+    if precision is None:
+        return from_basis_reference(s, evecs, offsets)
+    return FromBasis.apply(s, evecs, offsets, precision)
 
 
 def from_basis_reference(s: Tensor, evecs: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -70,3 +79,58 @@ def from_basis_reference(s: Tensor, evecs: Tensor, offsets: Tensor | None = None
     acc = accumulation_dtype(s, evecs)
     with torch.autocast(evecs.device.type, enabled=False):
         return expand(evecs.to(acc), s.to(acc), offsets)
+
+
+class ToBasis(torch.autograd.Function):
+    """`evecs^T (mass * x)` in one launch; `mass` may be None. With `FromBasis` closed under differentiation:
+
+    d_x = mass * (evecs d)      d_mass = sum over c of x (evecs d)      d_evecs = (mass * x) d^T
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, mass: Tensor | None, evecs: Tensor, offsets: Tensor | None, precision: str
+    ) -> Tensor:
+        """Launch, and keep the inputs."""
+        from flashheat.ops import diffuse_triton
+
+        ctx.save_for_backward(x, mass, evecs, offsets)
+        ctx.precision = precision
+        return diffuse_triton.forward(x, mass, None, evecs, None, offsets, precision, expand=False)[1]
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        """The derivatives that are asked for, from the cotangent of the coefficients."""
+        x, mass, evecs, offsets = ctx.saved_tensors
+        need_x, need_mass, need_evecs, _, _ = ctx.needs_input_grad
+        d_x = d_mass = d_evecs = None
+        if need_x or need_mass:
+            e = FromBasis.apply(d, evecs, offsets, ctx.precision)
+            d_x = (e if mass is None else mass.unsqueeze(-1) * e).to(x.dtype) if need_x else None
+            d_mass = (x * e).sum(-1).to(mass.dtype) if need_mass else None
+        if need_evecs:
+            weighted = x if mass is None else mass.unsqueeze(-1) * x
+            d_evecs = FromBasis.apply(d.mT, weighted, offsets, ctx.precision).to(evecs.dtype)
+        return d_x, d_mass, d_evecs, None, None
+
+
+class FromBasis(torch.autograd.Function):
+    """`evecs s` in one launch. `d_s = evecs^T g` and `d_evecs = g s^T`."""
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, evecs: Tensor, offsets: Tensor | None, precision: str) -> Tensor:
+        """Launch, and keep the inputs."""
+        from flashheat.ops import diffuse_triton
+
+        ctx.save_for_backward(s, evecs, offsets)
+        ctx.precision = precision
+        return diffuse_triton.expand(s, evecs, offsets, precision)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        """The derivatives that are asked for, from the cotangent of the features."""
+        s, evecs, offsets = ctx.saved_tensors
+        need_s, need_evecs, _, _ = ctx.needs_input_grad
+        d_s = ToBasis.apply(g, None, evecs, offsets, ctx.precision).to(s.dtype) if need_s else None
+        d_evecs = FromBasis.apply(s.mT, g, offsets, ctx.precision).to(evecs.dtype) if need_evecs else None
+        return d_s, d_evecs, None, None

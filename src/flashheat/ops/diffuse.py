@@ -3,13 +3,14 @@
 This file is the contract: the equation, the checks and the reference that every faster path is held to.
 """
 
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from flashheat.ops.basis import from_basis_reference, to_basis_reference
+from flashheat.ops.basis import FromBasis, ToBasis, from_basis_reference, to_basis_reference
 from flashheat.ops.checks import check_features, check_spectrum, check_times
+from flashheat.ops.dispatch import kernel_precision
 
 
 @overload
@@ -58,7 +59,9 @@ def diffuse(
         evals: eigenvalues `[K]` (length^-2); for a batch `[B, K]`.
         evecs: M-orthonormal eigenvectors `[V, K]` (length^-1), with the leading axis of `x`.
         times: one diffusion time per channel `[C]` (length^2), shared by all meshes of a batch.
-        offsets: int64 `[B + 1]`: mesh `b` of a packed batch owns the rows `offsets[b]` to `offsets[b + 1]`.
+        offsets: int64 `[B + 1]`: mesh `b` of a packed batch owns the rows `offsets[b]` to `offsets[b + 1]`. On a GPU
+            they must rise from 0 to the number of rows unchecked: to read them would wait for the device, and rows
+            that no mesh owns are not written.
         return_spectral: also return `s`.
 
     Returns:
@@ -77,6 +80,10 @@ def diffuse(
     check_features(x, evecs, mass, offsets)
     check_spectrum(evals, evecs, offsets)
     check_times(times, x)
+    precision = kernel_precision(evecs, x, offsets)
+    if precision is not None:
+        y, s = Diffuse.apply(x, mass, evals, evecs, times, offsets, precision)
+        return (y, s) if return_spectral else y
     return diffuse_reference(x, mass, evals, evecs, times, offsets, return_spectral)
 
 
@@ -99,3 +106,79 @@ def diffuse_reference(
 def decay(evals: Tensor, times: Tensor, dtype: torch.dtype) -> Tensor:
     """`w[k, c] = exp(-evals[k] * times[c])`, `[K, C]` or `[B, K, C]`."""
     return torch.exp(-evals.to(dtype).unsqueeze(-1) * times.to(dtype))
+
+
+class Diffuse(torch.autograd.Function):
+    """`(y, s)` in one launch and its derivatives in one more. With `g = dJ/dy`, `h = dJ/ds`, `w` the decay:
+
+        g_hat = evecs^T g + h       u = w * g_hat       e = evecs u
+        d_x = mass * e              d_mass = sum over c of x e
+        d_times = -sum over k of evals s g_hat          d_evals = -sum over c of times s g_hat
+        d_evecs = g s^T + (mass * x) u^T
+
+    Where a derivative of the derivative may be asked for, the same lines are made of differentiable ops.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, offsets: Tensor | None,
+        precision: str,
+    ) -> tuple[Tensor | None, Tensor]:  # fmt: skip
+        """Launch; keep the inputs and `s`, and `x` only where a derivative needs it."""
+        from flashheat.ops import diffuse_triton
+
+        y, s = diffuse_triton.forward(x, mass, evals, evecs, times, offsets, precision)
+        need_x = ctx.needs_input_grad[1] or ctx.needs_input_grad[3]
+        ctx.save_for_backward(x if need_x else None, mass, evals, evecs, times, offsets, s)
+        ctx.precision, ctx.dtype, ctx.n_channels = precision, x.dtype, x.shape[-1]
+        ctx.set_materialize_grads(False)
+        return y, s
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None, h: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The derivatives that are asked for, from the cotangents of `y` and `s`."""
+        x, mass, evals, evecs, times, offsets, s = ctx.saved_tensors
+        need_x, need_mass, need_evals, need_evecs, need_times, _, _ = ctx.needs_input_grad
+        if g is None:
+            g = evecs.new_zeros((*evecs.shape[:-1], ctx.n_channels), dtype=ctx.dtype)
+        spectral = _spectral_backward if torch.is_grad_enabled() else _launch_backward
+        scale = None if need_mass else mass
+        e, u, d_times, d_evals = spectral(
+            g, h, scale, evals, evecs, times, offsets, s, ctx.precision,
+            expand=need_x or need_mass, d_times=need_times, d_evals=need_evals,
+        )  # fmt: skip
+        d_x = d_mass = d_evecs = None
+        if need_x and e is not None:
+            d_x = (e if scale is not None else mass.unsqueeze(-1) * e).to(ctx.dtype)
+        if need_mass and e is not None:
+            d_mass = (x * e).sum(-1).to(mass.dtype)
+        if need_evecs and u is not None:
+            d_evecs = FromBasis.apply(s.mT.to(g.dtype), g, offsets, ctx.precision)
+            weighted = (mass.unsqueeze(-1) * x).to(x.dtype)
+            d_evecs = (d_evecs + FromBasis.apply(u.mT.to(x.dtype), weighted, offsets, ctx.precision)).to(evecs.dtype)
+        d_evals = None if d_evals is None else d_evals.to(evals.dtype)
+        d_times = None if d_times is None else d_times.to(times.dtype)
+        return d_x, d_mass, d_evals, d_evecs, d_times, None, None
+
+
+def _launch_backward(g: Tensor, *args: Any, **wanted: Any) -> tuple[Tensor | None, ...]:
+    from flashheat.ops import diffuse_triton
+
+    return diffuse_triton.backward(g if g.stride(-1) == 1 else g.contiguous(), *args, **wanted)
+
+
+def _spectral_backward(
+    g: Tensor, h: Tensor | None, mass: Tensor | None, evals: Tensor, evecs: Tensor, times: Tensor,
+    offsets: Tensor | None, s: Tensor, precision: str, *, expand: bool, d_times: bool, d_evals: bool,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """`(e, u, d_times, d_evals)` as `_launch_backward` computes them, differentiable once more."""
+    g_hat = ToBasis.apply(g, None, evecs, offsets, precision)
+    if h is not None:
+        g_hat = g_hat + h
+    u = decay(evals, times, g_hat.dtype) * g_hat
+    e = FromBasis.apply(u, evecs, offsets, precision) if expand else None
+    if e is not None and mass is not None:
+        e = mass.unsqueeze(-1) * e
+    both = -s * g_hat
+    out_times = (evals.unsqueeze(-1) * both).flatten(0, -2).sum(0) if d_times else None
+    return e, u, out_times, (times * both).sum(-1) if d_evals else None

@@ -1,0 +1,1 @@
+"""What `flashheat bench` runs: timings with a correctness gate before each."""

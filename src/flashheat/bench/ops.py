@@ -1,0 +1,199 @@
+"""`diffuse` against plain PyTorch, eager and compiled, at matched precision: correctness gate first, then times.
+
+    python -m flashheat.bench.ops out.jsonl COMMIT
+
+One JSON object for each case and implementation. Implementations of one case are measured in one process; another set
+of processes compiles everything beforehand, side by side.
+"""
+
+import datetime
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from flashheat.bench.cases import Case, random_case
+from flashheat.bench.timing import gpu_us, peak_bytes, wall_us
+from flashheat.ops import diffuse, diffuse_reference
+
+SIZES = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000, 1_000_000]
+PAIRS = [(64, 64), (64, 128), (256, 128), (128, 256), (256, 256), (512, 128), (512, 512)]
+PRECISIONS = {"highest": torch.float32, "high": torch.float32, "bf16": torch.bfloat16}
+LIMITS = {"highest": 1e-6, "high": 5e-4, "bf16": 4e-3}
+BYTES_A_SECOND = 4.24e12  # a large copy on an H200
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case: `sizes` packs meshes, else one mesh of `V` vertices."""
+
+    V: int
+    K: int
+    C: int
+    precision: str
+    sizes: tuple[int, ...] | None = None
+    passes: tuple[str, ...] = ("forward", "both")
+    impls: tuple[str, ...] = ("flashheat", "eager", "compile")
+
+    def case(self) -> Case:
+        """The arguments, on the current device."""
+        sizes = None if self.sizes is None else list(self.sizes)
+        return random_case(self.V, self.K, self.C, PRECISIONS[self.precision], sizes=sizes)
+
+
+def rows() -> list[Row]:
+    """The main table, some other numbers of columns, and a ragged batch."""
+    rng = torch.Generator().manual_seed(0)
+    ragged = tuple(torch.randint(500, 8001, (64,), generator=rng).tolist())
+    main = [Row(V, 128, 128, p) for p in PRECISIONS for V in SIZES]
+    pairs = [
+        Row(V, K, C, p, passes=("forward",), impls=("flashheat", "eager"))
+        for p in PRECISIONS
+        for K, C in PAIRS
+        for V in (2_000, 16_000, 128_000)
+    ]
+    batch = [
+        Row(sum(ragged), 128, 128, p, ragged, ("forward",), ("flashheat", "graphed loop", "padded")) for p in PRECISIONS
+    ]
+    return main + pairs + batch
+
+
+def eager(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, offsets: None = None) -> Tensor:
+    """The five lines of PyTorch, in the dtype of the features."""
+    s = torch.exp(-evals[:, None] * times) * (evecs.mT @ (x * mass[:, None].to(x.dtype)))
+    return evecs @ s.to(evecs.dtype)
+
+
+def loop(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """`eager` for each mesh of a packed batch."""
+    parts = zip(x.split(sizes), mass.split(sizes), evals, evecs.split(sizes), strict=True)
+    return torch.cat([eager(*part, times) for part in parts])
+
+
+def padded(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """A batch padded to its largest mesh, padding counted in."""
+    x, mass, evecs = (torch.nn.utils.rnn.pad_sequence(t.split(sizes), batch_first=True) for t in (x, mass, evecs))
+    s = torch.exp(-evals[..., None] * times) * (evecs.mT @ (x * mass[..., None].to(x.dtype)))
+    return evecs @ s.to(evecs.dtype)
+
+
+def implementation(impl: str, row: Row) -> Run:
+    """What runs a case, of the arguments of `diffuse`."""
+    if impl == "compile":
+        torch._dynamo.reset()
+        return torch.compile(eager, dynamic=False)
+    if impl == "flashheat":
+        return diffuse
+    many = {"graphed loop": loop, "padded": padded}.get(impl)
+    if many is None:
+        return eager
+    sizes = row.sizes or (row.V,)
+    return lambda x, mass, evals, evecs, times, offsets: many(x, mass, evals, evecs, times, sizes)
+
+
+def calls(run: Run, case: Case) -> dict[str, Callable[[], tuple[Tensor, ...]]]:
+    """The passes of one implementation, as calls without arguments; `both` gives the derivatives."""
+    x, times = case.x.detach().requires_grad_(), case.times.detach().requires_grad_()
+
+    def both() -> tuple[Tensor, ...]:
+        y = run(x, case.mass, case.evals, case.evecs, times, case.offsets)
+        return torch.autograd.grad(y, [x, times], case.g)
+
+    def forward() -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return (run(case.x, case.mass, case.evals, case.evecs, case.times, case.offsets),)
+
+    return {"forward": forward, "both": both}
+
+
+def set_precision(precision: str) -> None:
+    """Let float32 products of PyTorch and of flashheat use reduced precision where the class says so."""
+    torch.set_float32_matmul_precision("high" if precision == "high" else "highest")
+
+
+def measure(row: Row) -> list[dict[str, Any]]:
+    """All implementations and passes of one case.
+
+    Raises:
+        AssertionError: flashheat is less accurate than its class allows.
+    """
+    case, found = row.case(), []
+    exact = {name: [t.float() for t in call()] for name, call in calls(diffuse_reference, case.double()).items()}
+    set_precision(row.precision)
+    errors: dict[tuple[str, str], float] = {}
+    for impl in (*row.impls[1:], row.impls[0]):  # flashheat last: its gate needs the others' errors
+        passes = calls(implementation(impl, row), case)
+        for name in row.passes:
+            call = passes[name]
+            if impl != "padded":
+                errors[impl, name] = max(relative(a, b) for a, b in zip(call(), exact[name], strict=True))
+            if impl == "flashheat":
+                limit = max(2 * errors.get(("eager", name), 0.0), LIMITS[row.precision])
+                assert errors[impl, name] <= limit, f"{row} {name}: error {errors[impl, name]:.1e} > {limit:.1e}"
+            found.append(
+                {
+                    "bench": "ops", "pass": name, "V": row.V, "K": row.K, "C": row.C, "B": len(row.sizes or (0,)),
+                    "dtype": "bf16" if row.precision == "bf16" else "fp32", "precision": row.precision, "impl": impl,
+                    "gpu_us": round(gpu_us(call), 2), "wall_us": round(wall_us(call), 1),
+                    "peak_bytes": peak_bytes(call),
+                    "error": errors.get((impl, name)), "floor_us": round(floor_us(row, name), 2),
+                }
+            )  # fmt: skip
+    return found
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """`|a - b| / |b|` in float64."""
+    return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+def floor_us(row: Row, name: str) -> float:
+    """Each input read once and each output written once, over the bandwidth of a large copy."""
+    n_bytes = 2 if row.precision == "bf16" else 4
+    return row.V * (row.K + row.C * (2 if name == "forward" else 4)) * n_bytes / BYTES_A_SECOND * 1e6
+
+
+def warm(row: Row) -> None:
+    """Compile what a case needs, for the caches on disk."""
+    set_precision(row.precision)
+    case = row.case()
+    for impl in row.impls:
+        passes = calls(implementation(impl, row), case)
+        for name in row.passes:
+            passes[name]()
+
+
+def main(out: str, commit: str) -> None:
+    """Compile everything in parallel, then measure row by row."""
+    todo = rows()
+    with get_context("spawn").Pool(14) as pool:
+        pool.map(warm, [row for row in todo if row.V <= 256_000], chunksize=1)
+    about = {
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
+        "commit": commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }  # fmt: skip
+    wrong = []
+    with Path(out).open("w") as file:
+        for row in todo:
+            try:
+                found = measure(row)
+            except AssertionError as error:
+                wrong.append(str(error))
+                continue
+            for line in found:
+                print(json.dumps(line | about), file=file, flush=True)
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

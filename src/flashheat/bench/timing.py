@@ -1,0 +1,67 @@
+"""GPU time by CUDA-graph replay with a cold second-level cache, and wall time as a caller sees it.
+
+They are separate because every benchmark must measure in the same way to be comparable.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+_FLUSH_BYTES = 256 * 1024 * 1024
+
+
+def gpu_us(run: Callable[[], object], n_repeats: int = 25) -> float:
+    """Median GPU time of `run` in microseconds: captured once, replayed with a cold cache."""
+    graph = capture(run)
+    flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(n_repeats)]
+    graph.replay()
+    for start, stop in events:
+        flush.zero_()
+        start.record()
+        graph.replay()
+        stop.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(stop) for start, stop in events) * 1e3
+
+
+def capture(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """`run` as one CUDA graph, after two warm-up calls beside the default stream."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph
+
+
+def wall_us(run: Callable[[], object], n_repeats: int = 50) -> float:
+    """Median over short batches of the wall time of one eager call, the device's work included."""
+    for _ in range(5):
+        run()
+    times = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(n_repeats // 5):
+            run()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) / (n_repeats // 5))
+    return statistics.median(times) * 1e6
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Most memory that one `run` holds at once beyond its inputs, its results included."""
+    run()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
