@@ -1,30 +1,36 @@
 # Two commands: `make demo` and `make test`. Both make .venv when it is not there. PYTHON=python3.12 picks another Python.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALLED := .venv/.installed
+APP := .venv/.app
+DEV := .venv/.dev
+PIP_INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo test test-compile lint types clean
 
-demo: $(INSTALLED)
+demo: $(APP)
 	OMP_NUM_THREADS=1 $(BIN)/flashheat demo  # matrices this small are slower on several threads
 
-test: $(INSTALLED)
+test: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not compile" -n 2
 
-test-compile: $(INSTALLED)
+test-compile: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m compile -n 2
 
-lint: $(INSTALLED)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(INSTALLED)
+types: $(DEV)
 	$(BIN)/mypy
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(APP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
-	touch $(INSTALLED)
+	$(PIP_INSTALL) --editable ".[app]"
+	touch $(APP)
+
+$(DEV): $(APP)
+	$(PIP_INSTALL) --editable ".[dev]"
+	touch $(DEV)
 
 clean:
 	rm -rf .venv dist site
