@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flashheat.data.arrays import read_array, write_values
+from flashheat.data.example import checked_labels
 from flashheat.data.folder import load_folder, on_mesh
 from flashheat.errors import FlashheatError
 from flashheat.mesh import Mesh, icosphere
@@ -132,6 +133,28 @@ def test_classes_must_be_whole_numbers_from_zero(folder: Path, value: float, got
         np.save(path.with_suffix(".npy"), labels)
     with pytest.raises(FlashheatError, match=rf"row 7 \(counted from 0\) is {got}"):
         load_folder(folder, "classes", 0.2, seed=0)
+
+
+@pytest.mark.parametrize("label", [10**4, 10**12, 2**62])
+def test_a_label_beyond_every_class_is_refused_by_name(folder: Path, label: int) -> None:
+    for path in folder.glob("ball*.off"):
+        for ending in (".npy", ".npz", ".txt"):
+            path.with_suffix(ending).unlink(missing_ok=True)
+        np.save(path.with_suffix(".npy"), np.zeros(42, int))
+    labels = np.zeros(42, int)
+    labels[7] = label
+    np.save(folder / "ball3.npy", labels)
+    with pytest.raises(FlashheatError, match=rf"ball3\.npy must .* row 7 \(counted from 0\) is {label}; number"):
+        load_folder(folder, "classes", 0.2, seed=0)
+    labels[7] = 9_999
+    np.save(folder / "ball3.npy", labels)
+    assert load_folder(folder, "classes", 0.2, seed=0).n_classes == 10_000
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_label_that_no_integer_holds_is_one_line_and_no_warning() -> None:
+    with pytest.raises(FlashheatError, match=r"a\.npy must hold classes 0, 1, 2, \.\.\.; row 1 .* is 1e\+300"):
+        checked_labels(np.array([0.0, 1e300]), "a.npy")
 
 
 def test_folders_that_hold_nothing_to_learn_from_are_refused(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ from flashheat.mesh import Mesh
 
 At = Literal["vertices", "faces"]
 
+# A network has one output a class at every vertex, so a stray number among the labels would fill the memory.
+MAX_CLASSES = 10_000  # a class for each vertex of a template of 7,000, the most that meshes are labelled with, fits
+
 
 @dataclass(frozen=True, eq=False)
 class Example:
@@ -74,11 +77,18 @@ def checked_labels(values: np.ndarray, source: str) -> np.ndarray:
     """Classes 0, 1, 2, ... as int64.
 
     Raises:
-        FlashheatError: negative or not whole numbers; the message names `source`.
+        FlashheatError: negative, not whole numbers, or MAX_CLASSES and more; the message names `source`.
     """
-    labels = values.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # what int64 cannot hold becomes another number, which is told below
+        labels = values.astype(np.int64)
     wrong = (labels != values) | (labels < 0)
     if wrong.any():
         row = wrong.argmax()
         raise FlashheatError(f"{source} must hold classes 0, 1, 2, ...; row {row} (counted from 0) is {values[row]}")
+    if labels.max(initial=0) >= MAX_CLASSES:
+        row = labels.argmax()
+        raise FlashheatError(
+            f"{source} must hold classes from 0 to {MAX_CLASSES - 1} at most; row {row} (counted from 0) is "
+            f"{labels[row]}; number the classes 0, 1, 2, ..."
+        )
     return labels
