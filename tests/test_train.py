@@ -14,7 +14,7 @@ from flashheat.errors import FlashheatError
 from flashheat.nn import PointwiseNet
 from flashheat.tasks import Pressure, Segmentation
 from flashheat.train import TrainConfig, demo_config, describe, open_run, train
-from flashheat.train.networks import MODEL, POINTWISE, make_network, n_parameters, pointwise_size
+from flashheat.train.networks import MODEL, POINTWISE, check_device, make_network, n_parameters, pointwise_size
 from flashheat.train.progress import LogProgress
 
 TINY = TrainConfig(n_train=4, n_test=2, k_eig=8, width=8, depth=1, epochs=2, batch_size=2, threads=1)
@@ -88,10 +88,21 @@ def test_weights_follow_from_the_seed_and_leave_the_generator_alone() -> None:
     assert not (first.get_parameter("first_lin.weight") == other.get_parameter("first_lin.weight")).all()
 
 
-def test_a_device_that_is_not_there_is_one_line() -> None:
-    for device in ("cuda:99", "toaster"):
-        with pytest.raises(FlashheatError, match=f"the device must be one PyTorch can use here.*{device}"):
-            make_network(MODEL, replace(TINY, device=device), Pressure(0, 1))
+@pytest.mark.parametrize("device", ["meta", "mps", "xpu", "cuda:99", "toaster", ""])
+def test_a_device_that_cannot_be_used_is_one_line(device: str, tmp_path: Path) -> None:
+    with pytest.raises(FlashheatError, match=f"the device must be cpu, cuda or cuda:N; got '{device}': .*; choose cpu"):
+        train(replace(TINY, device=device), tmp_path / "run", LogProgress())
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_cuda_device_must_be_one_of_those_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "empty", lambda *_sizes, device: None)
+    for device in ("cuda", "cuda:0", "cuda:1"):
+        check_device(device)
+    with pytest.raises(FlashheatError, match=r"got 'cuda:2': CUDA devices that PyTorch sees here: 2"):
+        check_device("cuda:2")
 
 
 def test_a_run_folder_has_everything(run: Path) -> None:

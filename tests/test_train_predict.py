@@ -120,6 +120,13 @@ def test_the_stream_is_asked_for_or_refused(flow: Path, faces_run: Path, tmp_pat
     assert not (tmp_path / "out.npy").exists()
 
 
+def test_a_device_is_refused_before_anything_is_read(flow: Path, tmp_path: Path) -> None:
+    with pytest.raises(FlashheatError, match="got 'meta': meta is not supported"):
+        predict(flow, tmp_path / "absent.off", tmp_path / "out.npy", STREAM, device="meta")
+    with pytest.raises(FlashheatError, match="got 'meta': meta is not supported"):
+        evaluate(flow, meshes=tmp_path / "absent", device="meta", progress=LogProgress())
+
+
 def test_labels_are_written_at_the_faces_of_the_file(faces_run: Path, tmp_path: Path) -> None:
     path = write_off(tmp_path / "cube.off", CUBE, QUADS)
     predict(faces_run, path, tmp_path / "out.npy")

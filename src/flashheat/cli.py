@@ -33,7 +33,7 @@ def _options(
 
 
 StoreOption = Annotated[str, typer.Option(help="Folder that keeps operators; default: in your cache folder.")]
-DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")]
 StreamOption = Annotated[
     tuple[float, float, float] | None,
     typer.Option(help="Direction of the free stream in the mesh's coordinates, such as 1 0 0."),

@@ -46,7 +46,7 @@ class TrainConfig:
         batch_size: meshes a step.
         learning_rate: of Adam at the first step; it falls to 0 at the last along half a cosine.
         seed: of everything random.
-        device: "cpu", "cuda", ...
+        device: "cpu", "cuda" or "cuda:N".
         threads: of PyTorch on the CPU; 0: its own choice. With 1 a run repeats bitwise, and small meshes are no slower.
         store: folder that keeps operators.
 

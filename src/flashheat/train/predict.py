@@ -25,6 +25,7 @@ from flashheat.files import write_atomically
 from flashheat.mesh import Mesh
 from flashheat.tasks import Task
 from flashheat.train.loop import answers
+from flashheat.train.networks import check_device
 from flashheat.train.prepare import open_store, prepare, prepare_examples
 from flashheat.train.progress import Progress, make_progress
 from flashheat.train.run import Run, check_names, open_run, score_set
@@ -137,4 +138,6 @@ def _on_input(output: Tensor, task: Task, mesh: Mesh) -> np.ndarray:
 
 def _moved(run: Run, data_root: str | Path | None, store: str | None, device: str | None) -> Run:
     root = None if data_root is None else str(data_root)
-    return replace(run, config=run.config.with_changes(data_root=root, store=store, device=device))
+    moved = replace(run, config=run.config.with_changes(data_root=root, store=store, device=device))
+    check_device(moved.config.device)
+    return moved
