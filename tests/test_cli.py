@@ -1,6 +1,7 @@
 """The command line as a user has it: a mesh folder becomes a trained run and a field; every failure is one line."""
 
 import json
+import shutil
 import struct
 import sys
 from pathlib import Path
@@ -122,6 +123,31 @@ def test_train_resume_of_a_finished_run_says_its_result(flashheat, run_folder):
     status, out, _ = flashheat("train", "--resume", run_folder)
     assert status == 0
     assert "DiffusionNet" in out
+
+
+def test_resume_refuses_settings_that_it_would_not_use(flashheat, run_folder):
+    words = ("train", "pressure", "--resume", run_folder, "--epochs", 50, "--k-eig", 128, "--dropout")
+    status, out, err = flashheat(*words)
+    assert status == 2
+    assert not out
+    told = " ".join(err.replace("│", " ").split())
+    assert "a run goes on with its own settings; leave out --dropout, --epochs, --k-eig, a task" in told
+
+
+def test_resume_goes_on_where_the_data_are_now(flashheat, run_folder, fields, tmp_path):
+    run = shutil.copytree(run_folder, tmp_path / "run")
+    (run / "result.json").unlink()
+    record = json.loads((run / "config.json").read_text())
+    record["config"] |= {"data_root": "/nowhere", "store": "/dev/null/store", "device": "cuda:99"}
+    (run / "config.json").write_text(json.dumps(record))
+    words = ("train", "--resume", run, "--data-root", fields, "--store", tmp_path / "store")
+    status, _, err = flashheat(*words, "--device", "cpu", "--threads", 1)
+    assert status == 0, err
+    assert json.loads((run / "result.json").read_text())["metrics"].keys() == {
+        "DiffusionNet", "without diffusion", "predict the mean"
+    }  # fmt: skip
+    assert len(list((tmp_path / "store").glob("*.safetensors"))) == 4
+    assert json.loads((run / "config.json").read_text()) == record
 
 
 def test_precompute_reports_what_failed_and_does_the_rest(flashheat, tmp_path):

@@ -51,7 +51,7 @@ def demo(
 
     folder = out or Path("runs") / f"demo-{seed}"
     if (folder / "config.json").exists():
-        resume(folder)
+        resume(folder, store=store or None)
     else:
         train(demo_config(seed).with_changes(store=store), folder)
     typer.echo(describe(folder))
@@ -94,11 +94,14 @@ def precompute(
 
 @app.command()
 def train(
+    context: typer.Context,
     task: Annotated[str | None, typer.Argument(help="segmentation or pressure.")] = None,
     dataset: Annotated[str, typer.Option(help="flow (embedded), rna, car, or folder (your own).")] = "folder",
     data_root: Annotated[Path | None, typer.Option(help="The data's folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/TASK-DATASET-SEED.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run; everything else is as it was.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with this run; only data root, device, threads and store may change.")
+    ] = None,
     inputs: Annotated[str, typer.Option(help="xyz, hks, flow (n.U and x.U), or several joined by +.")] = "",
     stream: StreamOption = None,
     labels_at: Annotated[str | None, typer.Option(help="vertices or faces, where the counts do not tell.")] = None,
@@ -122,7 +125,12 @@ def train(
     from flashheat.train import train as start
 
     if resume is not None:
-        typer.echo(describe(go_on(resume)))
+        given = _given(context) - {"resume"}
+        if refused := given - {"data_root", "device", "threads", "store"}:
+            names = ", ".join(sorted("a task" if name == "task" else f"--{name.replace('_', '-')}" for name in refused))
+            raise typer.BadParameter(f"a run goes on with its own settings; leave out {names}", param_hint="--resume")
+        moved = {name: value for name, value in context.params.items() if name in given}
+        typer.echo(describe(go_on(resume, **moved)))
         return
     if task is None:
         raise typer.BadParameter("name a task (segmentation or pressure), or a run with --resume")
@@ -148,6 +156,12 @@ def train(
         store=store,
     )
     typer.echo(describe(start(config, out or Path("runs") / f"{task}-{dataset}-{seed}")))
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The parameters that the user wrote."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 @app.command()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from flashheat.files import write_atomically
 from flashheat.mesh import Mesh
 from flashheat.tasks import Task
 from flashheat.train.loop import answers
-from flashheat.train.networks import check_device
 from flashheat.train.prepare import open_store, prepare, prepare_examples
 from flashheat.train.progress import Progress, make_progress
 from flashheat.train.run import Run, check_names, open_run, score_set
@@ -57,7 +55,7 @@ def evaluate(
     Raises:
         FlashheatError: the run or the data do not serve.
     """
-    run = _moved(open_run(folder), data_root, store, device)
+    run = open_run(folder).moved(data_root, store, device)
     progress = progress or make_progress()
     config = run.config
     if meshes is None:
@@ -98,7 +96,7 @@ def predict(
     Raises:
         FlashheatError: the run, the mesh, the stream or the output's place do not serve.
     """
-    run, out = _moved(open_run(folder), None, store, device), Path(out)
+    run, out = open_run(folder).moved(store=store, device=device), Path(out)
     check_output(out)
     if ("flow" in run.config.input_names) != (stream is not None):
         needed = "needs a stream direction, such as 1 0 0" if stream is None else "takes no stream direction"
@@ -134,10 +132,3 @@ def _on_input(output: Tensor, task: Task, mesh: Mesh) -> np.ndarray:
         n_polygons = int(mesh.face_map.max()) + 1
         output = output.new_zeros(n_polygons, output.shape[1]).index_add(0, torch.from_numpy(mesh.face_map), output)
     return task.answer(output).numpy()
-
-
-def _moved(run: Run, data_root: str | Path | None, store: str | None, device: str | None) -> Run:
-    root = None if data_root is None else str(data_root)
-    moved = replace(run, config=run.config.with_changes(data_root=root, store=store, device=device))
-    check_device(moved.config.device)
-    return moved

@@ -10,7 +10,7 @@ import logging
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from flashheat.tasks import Task, task_from_state
 from flashheat.train.checkpoint import finished_epochs, load_weights
 from flashheat.train.config import TrainConfig
 from flashheat.train.loop import CHECKPOINT_SECONDS, Fit, Writer, answers, fit
-from flashheat.train.networks import MODEL, POINTWISE, make_network, n_parameters
+from flashheat.train.networks import MODEL, POINTWISE, check_device, make_network, n_parameters
 from flashheat.train.prepare import Data, fit_task, prepare
 from flashheat.train.progress import Progress, make_progress
 from flashheat.train.report import write_run_report
@@ -56,6 +56,24 @@ class Run:
     task: Task
     names: dict[str, list[str]]
     notes: tuple[str, ...] = ()
+
+    def moved(
+        self,
+        data_root: str | Path | None = None,
+        store: str | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+    ) -> Run:
+        """The same run with its data or operators elsewhere or on another device; None: where they were.
+
+        Raises:
+            FlashheatError: the device cannot be used here.
+        """
+        root = None if data_root is None else str(data_root)
+        changes = {"data_root": root, "store": store, "device": device, "threads": threads}
+        moved = replace(self, config=self.config.with_changes(**changes))
+        check_device(moved.config.device)
+        return moved
 
     def network(self) -> nn.Module:
         """The trained network, on the configured device.
@@ -99,8 +117,21 @@ def train(config: TrainConfig, folder: str | Path, progress: Progress | None = N
     return _complete(run, data, progress)
 
 
-def resume(folder: str | Path, progress: Progress | None = None) -> Path:
+def resume(
+    folder: str | Path,
+    progress: Progress | None = None,
+    data_root: str | Path | None = None,
+    store: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+) -> Path:
     """Go on with a run that was stopped, to the same numbers as if it had not been.
+
+    Args:
+        folder: the run.
+        progress: None: a bar on a terminal, else log lines.
+        data_root, store, device, threads: for this sitting, where not as the run began; the last two may change the
+            last digits.
 
     Raises:
         FlashheatError: no run is there, its data have changed, or as `train` does.
@@ -109,6 +140,7 @@ def resume(folder: str | Path, progress: Progress | None = None) -> Path:
     if (run.folder / "result.json").exists():
         logger.info("%s is finished already", run.folder)
         return run.folder
+    run = run.moved(data_root, store, device, threads)
     progress = progress or make_progress()
     with _interruptible(_how_to_resume(run.folder)):
         data = prepare(run.config, progress)
