@@ -198,6 +198,19 @@ def test_a_failure_is_one_clear_line(flashheat, tmp_path, monkeypatch, words, to
     assert one_line(err) or (words[0] == "precompute" and len(err.splitlines()) == 1)
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_check_reports_every_file_though_some_cannot_be_read(flashheat, tmp_path, options):
+    good = tmp_path / "good.obj"
+    write_obj(good, icosphere(1))
+    (tmp_path / "bad.obj").write_text("v 0 0 nan\nf 1 1 1\n")
+    status, out, err = flashheat("check", tmp_path / "absent.obj", good, tmp_path / "bad.obj", good, *options)
+    assert status == 1
+    assert out.count("good.obj") == 2
+    lines = err.splitlines()
+    assert [name in line for name, line in zip(("absent.obj", "bad.obj"), lines, strict=True)] == [True, True]
+    assert all(line.startswith("flashheat: ") for line in lines)
+
+
 def test_debug_shows_the_traceback(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["flashheat", "check", "absent.obj", "--debug"])
     with pytest.raises(ValueError, match=r"absent\.obj"):

@@ -62,14 +62,19 @@ def check(
     meshes: Annotated[list[Path], typer.Argument(help="OBJ, PLY, OFF or STL files.")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object a mesh instead of text.")] = False,
 ) -> None:
-    """Report what a mesh is and what is wrong with it; exit 1 where one cannot be used."""
+    """Report what a mesh is and what is wrong with it; exit 1 where one cannot be read or used."""
     import json as jsonlib
 
     from flashheat.mesh import Mesh
 
     usable = True
     for path in meshes:
-        report = Mesh.read(path).check()
+        try:
+            report = Mesh.read(path).check()
+        except (FlashheatError, OSError) as error:
+            usable = False
+            _tell(error)
+            continue
         usable &= report.usable
         typer.echo(jsonlib.dumps({"file": str(path), **report.to_dict()}) if json else f"{path}\n{report}")
     if not usable:
@@ -209,13 +214,17 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Facts as JSON.")] 
     typer.echo(jsonlib.dumps(found, indent=2) if json else report(found))
 
 
+def _tell(error: Exception) -> None:
+    """One line on stderr, or with `--debug` the traceback."""
+    if "--debug" in sys.argv:
+        raise error
+    typer.echo(f"flashheat: {' '.join(str(error).split())}", err=True)
+
+
 def main() -> None:
     """The entry point: a user's problem is one line on stderr and exit status 1; `--debug` shows where it arose."""
-    words = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        app(words)
+        app([word for word in sys.argv[1:] if word != "--debug"])
     except (FlashheatError, OSError) as error:
-        if len(words) < len(sys.argv) - 1:
-            raise
-        typer.echo(f"flashheat: {' '.join(str(error).split())}", err=True)
+        _tell(error)
         sys.exit(130 if isinstance(error.__cause__, KeyboardInterrupt) else 1)
