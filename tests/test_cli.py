@@ -1,6 +1,7 @@
 """The command line as a user has it: a mesh folder becomes a trained run and a field; every failure is one line."""
 
 import json
+import re
 import shutil
 import struct
 import sys
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import flashheat as package
 from flashheat import cli
 from flashheat.mesh import Mesh, ellipsoid, icosphere
 
@@ -76,6 +78,36 @@ def test_help_describes_every_option(flashheat, command):
     assert status == 0
     assert "Usage" in out
     assert len(out.splitlines()) > 5
+    assert f"• flashheat {command} " in out
+
+
+def test_the_version_is_told(flashheat):
+    assert flashheat("--version") == (0, f"flashheat {package.__version__}\n", "")
+
+
+def test_no_words_at_all_are_answered_with_the_help(flashheat):
+    status, out, err = flashheat()
+    assert (status, err) == (0, "")
+    assert "Commands" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--foo"], "no such option: --foo; see flashheat --help"),
+        (["fly"], "no such command 'fly'; see flashheat --help"),
+        (["--quiet"], "missing command; see flashheat --help"),
+        (["check"], "missing argument 'meshes'; see flashheat check --help"),
+        (["train", "--foo"], "no such option: --foo .*; see flashheat train --help"),
+        (["train", "--epochs", "x"], "invalid value for '--epochs': .*; see flashheat train --help"),
+        (["train"], r"invalid value: name a task .*; see flashheat train --help"),
+        (["predict", "a", "b", "--out"], "option '--out' requires an argument; see flashheat predict --help"),
+    ],
+)
+def test_words_that_are_no_command_are_one_plain_line(flashheat, words, line):
+    status, out, err = flashheat(*words)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(f"flashheat: {line}\n", err)
 
 
 def test_a_run_has_everything_a_reader_needs(run_folder):
@@ -130,8 +162,8 @@ def test_resume_refuses_settings_that_it_would_not_use(flashheat, run_folder):
     status, out, err = flashheat(*words)
     assert status == 2
     assert not out
-    told = " ".join(err.replace("│", " ").split())
-    assert "a run goes on with its own settings; leave out --dropout, --epochs, --k-eig, a task" in told
+    assert one_line(err)
+    assert "a run goes on with its own settings; leave out --dropout, --epochs, --k-eig, a task" in err
 
 
 def test_resume_goes_on_where_the_data_are_now(flashheat, run_folder, fields, tmp_path):

@@ -6,25 +6,38 @@ Each command imports what it needs when it runs, so that `flashheat --help` answ
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+import flashheat
 from flashheat.errors import FlashheatError
+from flashheat.interrupt import LINE, STATUS, raise_on_ctrl_c
 
 app = typer.Typer(
     name="flashheat",
     help="Learned heat diffusion on surfaces: from a mesh file to a trained network and a field on your own mesh.\n\n"
     "Start with `flashheat demo`; with your own data: `check`, `train`, `evaluate`, `predict`.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
 
 
+UsageError: Any = typer.BadParameter.__base__  # click's; newer versions of typer have a click of their own inside
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flashheat {flashheat.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and no more.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only warnings and the result, no progress.")] = False,
 ) -> None:
@@ -46,9 +59,15 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/demo-SEED.")] = None,
     store: StoreOption = "",
 ) -> None:
-    """Train on embedded data (pressure of a flow past ellipsoids) for a minute or two; write a report page."""
+    """Train on embedded data (pressure of a flow past ellipsoids) for a minute or two; write a report page.
+
+    Examples:
+
+    - `flashheat demo --out runs/first`
+    """
     from flashheat.train import demo_config, describe, resume, train
 
+    raise_on_ctrl_c()
     folder = out or Path("runs") / f"demo-{seed}"
     if (folder / "config.json").exists():
         resume(folder, store=store or None)
@@ -62,11 +81,19 @@ def check(
     meshes: Annotated[list[Path], typer.Argument(help="OBJ, PLY, OFF or STL files.")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object a mesh instead of text.")] = False,
 ) -> None:
-    """Report what a mesh is and what is wrong with it; exit 1 where one cannot be read or used."""
+    """Report what a mesh is and what is wrong with it; exit 1 where one cannot be read or used.
+
+    Examples:
+
+    - `flashheat check body.stl`
+
+    - `flashheat check meshes/*.obj --json`
+    """
     import json as jsonlib
 
     from flashheat.mesh import Mesh
 
+    raise_on_ctrl_c()
     usable = True
     for path in meshes:
         try:
@@ -87,9 +114,15 @@ def precompute(
     k_eig: Annotated[int, typer.Option(help="Eigenpairs of each mesh.")] = 128,
     store: StoreOption = "",
 ) -> None:
-    """Compute the operators of meshes ahead of training; what the store has is not computed again."""
+    """Compute the operators of meshes ahead of training; what the store has is not computed again.
+
+    Examples:
+
+    - `flashheat precompute meshes --k-eig 64`
+    """
     from flashheat.train import precompute as run
 
+    raise_on_ctrl_c()
     failures = run(meshes, k_eig, store)
     for file, why in failures.items():
         typer.echo(f"failed: {file}: {why}", err=True)
@@ -124,11 +157,19 @@ def train(
     threads: Annotated[int, typer.Option(help="Of torch on the CPU; 0: torch decides. 1 repeats bitwise.")] = 0,
     store: StoreOption = "",
 ) -> None:
-    """Train a network and its baselines into a run folder, or go on with a run (`--resume RUN`)."""
+    """Train a network and its baselines into a run folder, or go on with a run (`--resume RUN`).
+
+    Examples:
+
+    - `flashheat train segmentation --data-root meshes --out runs/parts`
+
+    - `flashheat train --resume runs/parts`
+    """
     from flashheat.train import TrainConfig, describe
     from flashheat.train import resume as go_on
     from flashheat.train import train as start
 
+    raise_on_ctrl_c()
     if resume is not None:
         given = _given(context) - {"resume"}
         if refused := given - {"data_root", "device", "threads", "store"}:
@@ -180,9 +221,17 @@ def evaluate(
     device: DeviceOption = None,
     store: StoreOption = "",
 ) -> None:
-    """Score a trained network on meshes whose truth is known."""
+    """Score a trained network on meshes whose truth is known.
+
+    Examples:
+
+    - `flashheat evaluate runs/parts`
+
+    - `flashheat evaluate runs/parts --meshes others --out scores.json`
+    """
     from flashheat.train import evaluate as score
 
+    raise_on_ctrl_c()
     result = score(run, meshes, out, data_root, store or None, device)
     for name, value in result["metrics"].items():
         typer.echo(f"{name:24}{value:14.4g}")
@@ -197,15 +246,28 @@ def predict(
     device: DeviceOption = None,
     store: StoreOption = "",
 ) -> None:
-    """Write a network's field on a mesh's own vertices (or faces), in the file's order."""
+    """Write a network's field on a mesh's own vertices (or faces), in the file's order.
+
+    Examples:
+
+    - `flashheat predict runs/parts body.stl --out labels.npy`
+
+    - `flashheat predict runs/flow body.stl --stream 1 0 0 --out pressure.ply`
+    """
     from flashheat.train import predict as answer
 
+    raise_on_ctrl_c()
     typer.echo(f"written: {answer(run, mesh, out, stream, store or None, device)}")
 
 
 @app.command()
 def doctor(json: Annotated[bool, typer.Option("--json", help="Facts as JSON.")] = False) -> None:
-    """Say what is installed, what is missing, and which path each operation takes."""
+    """Say what is installed, what is missing, and which path each operation takes.
+
+    Examples:
+
+    - `flashheat doctor --json`
+    """
     import json as jsonlib
 
     from flashheat.doctor import facts, report
@@ -221,10 +283,30 @@ def _tell(error: Exception) -> None:
     typer.echo(f"flashheat: {' '.join(str(error).split())}", err=True)
 
 
+def _usage(error: Any, words: list[str]) -> str:
+    """What is wrong with the words of a command line, in one line that names the help to read."""
+    named = next((f" {word}" for word in words if not word.startswith("-")), "")  # where the error does not know
+    what = " ".join(error.format_message().split()).rstrip(".")
+    command = error.ctx.command_path if error.ctx else f"flashheat{named}"
+    return f"flashheat: {what[:1].lower()}{what[1:]}; see {command} --help"
+
+
 def main() -> None:
-    """The entry point: a user's problem is one line on stderr and exit status 1; `--debug` shows where it arose."""
+    """The entry point: a user's problem is one line on stderr, `--debug` shows where it arose.
+
+    Exit status: 1 for a problem, 2 for words that are no command, 130 for Ctrl-C.
+    """
+    words = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        app([word for word in sys.argv[1:] if word != "--debug"])
+        status = app(words or ["--help"], prog_name="flashheat", standalone_mode=False)
+    except UsageError as error:
+        typer.echo(_usage(error, words), err=True)
+        sys.exit(2)
+    except typer.Abort:  # Ctrl-C in some versions of typer; others give its exit status
+        status = STATUS
     except (FlashheatError, OSError) as error:
         _tell(error)
-        sys.exit(130 if isinstance(error.__cause__, KeyboardInterrupt) else 1)
+        sys.exit(STATUS if isinstance(error.__cause__, KeyboardInterrupt) else 1)
+    if status == STATUS:
+        typer.echo(LINE, err=True)
+    sys.exit(status or 0)

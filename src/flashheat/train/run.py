@@ -204,7 +204,7 @@ def _interruptible(how_to_go_on: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        raise Interrupted(f"stopped; {how_to_go_on}") from error
+        raise Interrupted(f"interrupted; {how_to_go_on}") from error
 
 
 @contextmanager
