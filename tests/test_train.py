@@ -159,6 +159,26 @@ def test_a_run_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
         train(TINY, tmp_path / "file" / "run")
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["new", "there before"])
+@pytest.mark.parametrize("change", [{"device": "meta"}, {"dataset": "car"}, {"width": 10**9}], ids=str)
+def test_a_failure_before_training_leaves_no_folder(tmp_path: Path, store: str, change: dict, there: bool) -> None:
+    if there:
+        (tmp_path / "runs").mkdir()
+    with pytest.raises(
+        FlashheatError, match=r"device must be|car needs|network must fit into memory; width 1000000000"
+    ):
+        train(replace(TINY, store=store, **change), tmp_path / "runs" / "mine", LogProgress())
+    assert [path.name for path in tmp_path.iterdir()] == (["runs"] if there else [])
+    assert not (tmp_path / "runs" / "mine").exists()
+
+
+def test_a_folder_that_was_there_stays_when_training_fails(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(FlashheatError, match="car needs"):
+        train(replace(TINY, dataset="car"), tmp_path / "run", LogProgress())
+    assert (tmp_path / "run").is_dir()
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_full_disk_is_one_line_and_keeps_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

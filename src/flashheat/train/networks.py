@@ -24,16 +24,22 @@ def make_network(which: str, config: TrainConfig, task: Task) -> nn.Module:
     """MODEL or POINTWISE, on the configured device, with weights that follow from the seed.
 
     Raises:
-        FlashheatError: the device is not there.
+        FlashheatError: the device is not there, or its memory does not hold the network.
     """
     check_device(config.device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        if which == MODEL:
-            net: nn.Module = _diffusion_net(config, task)
-        else:
-            net = _pointwise(config, task, *pointwise_size(config, task))
-    return net.to(config.device)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            if which == MODEL:
+                net: nn.Module = _diffusion_net(config, task)
+            else:
+                net = _pointwise(config, task, *pointwise_size(config, task))
+        return net.to(config.device)
+    except RuntimeError as error:  # how PyTorch says that memory is short
+        raise FlashheatError(
+            f"the network must fit into memory; width {config.width} and depth {config.depth} do not: "
+            f"{str(error).splitlines()[0]}; choose smaller ones"
+        ) from error
 
 
 def check_device(device: str) -> None:

@@ -9,7 +9,7 @@ import json
 import logging
 import platform
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,14 +107,18 @@ def train(config: TrainConfig, folder: str | Path, progress: Progress | None = N
     folder = Path(folder)
     if (folder / "config.json").exists():
         raise FlashheatError(f"a run folder must be new; {folder} holds a run; resume it or choose another folder")
-    check_writable(make_folder(folder))
     progress = progress or make_progress()
-    with _interruptible("the operators made so far are kept; start again with the same command"):
+    with (
+        _gone_if_empty(folder),
+        _interruptible("the operators made so far are kept; start again with the same command"),
+    ):
+        check_writable(make_folder(folder))
         data = prepare(config, progress)
-    names = {part: [sample.name for sample in getattr(data, part)] for part in ("train", "test")}
-    run = Run(folder, config, fit_task(config, data), names, data.split.notes)
-    _write_config(run)
-    return _complete(run, data, progress)
+        names = {part: [sample.name for sample in getattr(data, part)] for part in ("train", "test")}
+        run = Run(folder, config, fit_task(config, data), names, data.split.notes)
+        nets = _networks(run)
+        _write_config(run)
+    return _complete(run, data, nets, progress)
 
 
 def resume(
@@ -145,7 +149,7 @@ def resume(
     with _interruptible(_how_to_resume(run.folder)):
         data = prepare(run.config, progress)
     check_names(run, data)
-    return _complete(run, data, progress)
+    return _complete(run, data, _networks(run), progress)
 
 
 def open_run(folder: str | Path) -> Run:
@@ -189,14 +193,28 @@ def score_set(task: Task, given: Sequence[Tensor], samples: Sequence[Sample]) ->
     }
 
 
-def _complete(run: Run, data: Data, progress: Progress) -> Path:
-    nets, seconds = {}, {}
+def _networks(run: Run) -> dict[str, nn.Module]:
+    return {which: make_network(which, run.config, run.task) for which in (MODEL, POINTWISE)}
+
+
+def _complete(run: Run, data: Data, nets: dict[str, nn.Module], progress: Progress) -> Path:
     with _interruptible(_how_to_resume(run.folder)), _threads(run.config.threads):
-        for which in (MODEL, POINTWISE):
-            nets[which] = make_network(which, run.config, run.task)
-            seconds[which] = _fit(which, nets[which], run, data, progress)
+        seconds = {which: _fit(which, net, run, data, progress) for which, net in nets.items()}
         _write_result(run, data, nets, seconds)
     return run.folder
+
+
+@contextmanager
+def _gone_if_empty(folder: Path) -> Iterator[None]:
+    """When the block fails, the folders that it made and left empty are removed, so that the next try may have them."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # not made, or not empty
+            for path in made:
+                path.rmdir()
+        raise
 
 
 @contextmanager
