@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flashheat.data.arrays import read_array
+from flashheat.data.inputs import unit_stream
 from flashheat.errors import FlashheatError, MeshError
 from flashheat.mesh import Mesh, icosphere, torus
 from flashheat.train import TrainConfig, evaluate, open_run, predict, predict_mesh, train
@@ -115,9 +116,15 @@ def test_the_stream_is_asked_for_or_refused(flow: Path, faces_run: Path, tmp_pat
         predict(flow, path, tmp_path / "out.npy")
     with pytest.raises(FlashheatError, match="the inputs xyz takes no stream"):
         predict(faces_run, path, tmp_path / "out.npy", STREAM)
-    with pytest.raises(FlashheatError, match="three finite numbers"):
-        predict(flow, path, tmp_path / "out.npy", (0.0, 0.0, 0.0))
+    for stream in ((0.0, 0.0, 0.0), (1.0, float("nan"), 0.0), (float("inf"), 0.0, 0.0)):
+        with pytest.raises(FlashheatError, match="three finite numbers"):  # before the mesh is even looked for
+            predict(flow, tmp_path / "absent.off", tmp_path / "out.npy", stream)
     assert not (tmp_path / "out.npy").exists()
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_a_stream_of_any_length_is_a_direction(size: float) -> None:
+    np.testing.assert_allclose(unit_stream(np.array([3.0, 0.0, -4.0]) * size), [0.6, 0.0, -0.8])
 
 
 def test_a_device_is_refused_before_anything_is_read(flow: Path, tmp_path: Path) -> None:

@@ -111,4 +111,5 @@ def unit_stream(stream: np.ndarray) -> np.ndarray:
     U = np.asarray(stream, dtype=np.float64)
     if U.shape != (3,) or not np.isfinite(U).all() or not U.any():
         raise FlashheatError(f"a stream must be three finite numbers, not all 0; got {stream}")
+    U = U / np.abs(U).max()  # so that no square leaves the range
     return U / np.linalg.norm(U)

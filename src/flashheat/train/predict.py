@@ -17,7 +17,7 @@ from torch import Tensor
 
 from flashheat.data import load_folder
 from flashheat.data.arrays import check_output, write_values
-from flashheat.data.inputs import check_finite
+from flashheat.data.inputs import check_finite, unit_stream
 from flashheat.data.sample import prepare_mesh
 from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
@@ -101,8 +101,9 @@ def predict(
     if ("flow" in run.config.input_names) != (stream is not None):
         needed = "needs a stream direction, such as 1 0 0" if stream is None else "takes no stream direction"
         raise FlashheatError(f"a run with the inputs {run.config.inputs} {needed}; {folder} was made with them")
+    direction = None if stream is None else unit_stream(np.array(stream, dtype=np.float64))
     mesh = Mesh.read(mesh_path)
-    values = predict_mesh(run, mesh, None if stream is None else np.array(stream, dtype=np.float64))
+    values = predict_mesh(run, mesh, direction)
     write_values(out, run.task.field_name, values, mesh, run.task.outputs_at)
     return out
 
