@@ -156,13 +156,26 @@ def test_the_pointwise_net_sees_each_vertex_alone(operators):
     assert changed.tolist() == [5]
 
 
-def test_a_whole_network_compiles_without_a_break(operators, other_operators):
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_whole_network_compiles_without_a_break(operators, other_operators, dynamic):
+    """On operators as compute, load, pack and `to` leave them: the gradient bases are made inside, once."""
     torch._dynamo.reset()
     net = _net(outputs_at="faces")
-    compiled = torch.compile(net, fullgraph=True, dynamic=True, backend="aot_eager")
-    for o in (operators, Operators.pack([operators, other_operators])):
-        _ = o.gradX_evecs, o.gradY_evecs
-        torch.testing.assert_close(compiled(_x(o), o), net(_x(o), o))
+    compiled = torch.compile(net, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for o in (replace(operators), Operators.pack([replace(operators), replace(other_operators)])):
+        y = compiled(_x(o), o)
+        kept = o.gradX_evecs
+        torch.testing.assert_close(y, net(_x(o), replace(o)))
+        torch.testing.assert_close(compiled(_x(o), o), y)
+        assert o.gradX_evecs is kept
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_without_gradient_features_no_gradient_basis_is_made(operators, compiled):
+    torch._dynamo.reset()
+    net, fresh = _net(with_gradient_features=False), replace(operators)
+    (torch.compile(net, fullgraph=True, backend="aot_eager") if compiled else net)(_x(fresh), fresh)
+    assert not [name for name in vars(fresh) if "_evecs" in name]
 
 
 @pytest.mark.parametrize(
