@@ -66,7 +66,10 @@ def compute_operators(
         FlashheatError: for a bad option.
         MissingExtraError: when the mesh needs robust_laplacian and it is not installed.
 
-    Deterministic. Source: Sharp et al., "DiffusionNet", 2022 (arXiv 2012.00888), section 3.
+    Bitwise repeatable on one machine with one number of BLAS threads (OMP_NUM_THREADS when Python starts); with
+    another the eigenvectors differ by rounding, and those of equal eigenvalues may turn among themselves.
+
+    Source: Sharp et al., "DiffusionNet", 2022 (arXiv 2012.00888), section 3.
     """
     if convention not in CONVENTIONS:
         raise FlashheatError(f"`convention` must be one of {', '.join(CONVENTIONS)}: got {convention!r}")
