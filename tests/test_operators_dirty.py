@@ -177,19 +177,27 @@ def test_residuals_above_the_limit_are_a_few_last_bits_and_the_warning_says_so(
     assert "limit of 1e-06 and accepted: beside its slivers rounding alone may leave" in message
 
 
+def _path_with_a_vertex_of_almost_no_area() -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    L = scipy.sparse.diags_array([-np.ones(19), [1, *[2] * 18, 1], -np.ones(19)], offsets=[-1, 0, 1]).tocsr()
+    return L, np.where(np.arange(20) == 10, 1e-16, 1.0)
+
+
+def test_a_small_component_is_solved_through_its_inverse_where_areas_are_far_apart() -> None:
+    found = lowest_eigenpairs(*_path_with_a_vertex_of_almost_no_area(), np.zeros(20, int), 18, "native")
+    assert found.solver == "dense-superlu"
+    assert found.residuals.max() < 1e-6
+
+
 def test_a_sliver_does_not_excuse_wrong_eigenvectors_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = scipy.sparse.diags_array([-np.ones(19), [1, *[2] * 18, 1], -np.ones(19)], offsets=[-1, 0, 1]).tocsr()
-    mass = np.ones(20)
-    mass[10] = 1e-18
-    exact = spectrum._dense
-
     def turned(*arguments: Any) -> tuple[np.ndarray, np.ndarray]:
-        evals, U = exact(*arguments)
-        return evals, U @ np.linalg.qr(np.eye(4) + 1e-3 * np.triu(np.ones((4, 4))))[0]
+        evals, U = spectrum._shift_invert(*arguments, factorise=spectrum._superlu)
+        angle = 1e-3
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        return evals, np.concatenate([U[:, :2] @ turn, U[:, 2:]], axis=1)
 
-    monkeypatch.setattr(spectrum, "_dense", turned)
+    monkeypatch.setattr(spectrum, "_solvers", lambda *_: [("turned", turned)])
     with pytest.raises(MeshError, match="badly shaped"):
-        lowest_eigenpairs(path, mass, np.zeros(20, int), 5, "native")
+        lowest_eigenpairs(*_path_with_a_vertex_of_almost_no_area(), np.zeros(20, int), 5, "native")
 
 
 def test_a_sphere_stretched_by_1e5_has_the_spectrum_of_a_needle(shared_data: Path) -> None:

@@ -219,8 +219,9 @@ def _solvers(n: int, k: int) -> Iterator[tuple[str, Solver]]:
     """Solvers in the order in which they are tried."""
     if k == 0:
         yield "constants", _dense
-    elif n < DENSE_BELOW or n <= 3 * k:
+    elif _is_small(n, k):
         yield "dense", _dense
+        yield "dense-superlu", partial(_shift_invert, factorise=_superlu)  # exact too where A's entries are far apart
     else:
         try:
             import cholespy  # noqa: F401
@@ -231,6 +232,10 @@ def _solvers(n: int, k: int) -> Iterator[tuple[str, Solver]]:
         yield "lanczos-superlu", partial(_shift_invert, factorise=_superlu)
         if n < DENSE_RESCUE_BELOW:
             yield "dense", _dense
+
+
+def _is_small(n: int, k: int) -> bool:
+    return n < DENSE_BELOW or n <= 3 * k
 
 
 def _dense(component: _Component, known: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -260,7 +265,14 @@ def _shift_invert(
     def project(x: np.ndarray) -> np.ndarray:
         return x - known @ (known.T @ x)
 
-    theta, U = largest_eigenpairs(lambda x: project(solve(project(x))), project(start), k)
+    def apply(x: np.ndarray) -> np.ndarray:
+        return project(solve(project(x)))
+
+    if _is_small(n, k):
+        inverse = apply(np.eye(n))
+        theta, U = (part[..., : -k - 1 : -1] for part in np.linalg.eigh((inverse + inverse.T) / 2))
+    else:
+        theta, U = largest_eigenpairs(apply, project(start), k)
     return 1 / theta - sigma, _orthonormal(project(solve(U) / theta))
 
 
