@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashheat.errors import FlashheatError, MeshError
+from flashheat.errors import FlashheatError, MeshError, check_count
 from flashheat.operators.container import Operators
 from flashheat.operators.csr import CSR
 from flashheat.operators.frames import tangent_frames
@@ -73,8 +73,7 @@ def compute_operators(
     """
     if convention not in CONVENTIONS:
         raise FlashheatError(f"`convention` must be one of {', '.join(CONVENTIONS)}: got {convention!r}")
-    if k_eig < 1:
-        raise FlashheatError(f"`k_eig` must be at least 1: got {k_eig}")
+    check_count("k_eig", k_eig)
     geometry = usable_geometry(mesh.verts, mesh.faces, convention)
     L, mass = laplacian_and_mass(geometry, convention)
     labels = _components(geometry, L)

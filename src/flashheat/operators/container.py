@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -160,10 +161,12 @@ class Operators:
         """The lowest k eigenpairs as views of the same memory: the row stride of evecs stays.
 
         Raises:
-            FlashheatError: unless 1 <= k <= k_eig.
+            FlashheatError: unless k is a whole number in 1..k_eig.
         """
-        if not 1 <= k <= self.k_eig:
-            raise FlashheatError(f"`k` must lie in 1..{self.k_eig} (the eigenpairs these operators have): got {k}")
+        if not isinstance(k, Integral) or not 1 <= k <= self.k_eig:
+            raise FlashheatError(
+                f"`k` must be a whole number in 1..{self.k_eig} (the eigenpairs these operators have): got {k}"
+            )
         changes = {name: getattr(self, name)[..., :k] for name in ("evals", "evecs", "residuals")}
         return self._replace({**changes, "k_valid": self.k_valid.clamp(max=k)}, lambda t: t[:, :k])
 
