@@ -168,7 +168,7 @@ def test_a_batch_keeps_each_mesh_apart(store: OperatorStore) -> None:
     assert batch.operators.offsets is not None
     assert batch.operators.offsets.tolist() == [0, 42, 102, 264]
     torch.testing.assert_close(batch.operators.evals[1], samples[1].operators.evals)
-    assert "gradX_evecs" in batch.operators.__dict__  # carried along, not made again for each batch
+    assert "_gradX_evecs" in batch.operators.__dict__  # carried along, not made again for each batch
     assert collate(samples[:1]).operators is samples[0].operators
 
 

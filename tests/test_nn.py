@@ -1,6 +1,8 @@
 """The layers and the network: invariances, learned times, outputs at every element, and the original's weights."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,13 +158,26 @@ def test_the_pointwise_net_sees_each_vertex_alone(operators):
     assert changed.tolist() == [5]
 
 
-def test_a_whole_network_compiles_without_a_break(operators, other_operators):
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_whole_network_compiles_without_a_break(operators, other_operators, dynamic):
+    """On operators as compute, load, pack and `to` leave them: the gradient bases are made inside, once."""
     torch._dynamo.reset()
     net = _net(outputs_at="faces")
-    compiled = torch.compile(net, fullgraph=True, dynamic=True, backend="aot_eager")
-    for o in (operators, Operators.pack([operators, other_operators])):
-        _ = o.gradX_evecs, o.gradY_evecs
-        torch.testing.assert_close(compiled(_x(o), o), net(_x(o), o))
+    compiled = torch.compile(net, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for o in (replace(operators), Operators.pack([replace(operators), replace(other_operators)])):
+        y = compiled(_x(o), o)
+        kept = o.gradX_evecs
+        torch.testing.assert_close(y, net(_x(o), replace(o)))
+        torch.testing.assert_close(compiled(_x(o), o), y)
+        assert o.gradX_evecs is kept
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_without_gradient_features_no_gradient_basis_is_made(operators, compiled):
+    torch._dynamo.reset()
+    net, fresh = _net(with_gradient_features=False), replace(operators)
+    (torch.compile(net, fullgraph=True, backend="aot_eager") if compiled else net)(_x(fresh), fresh)
+    assert not [name for name in vars(fresh) if "_evecs" in name]
 
 
 @pytest.mark.parametrize(
@@ -170,15 +185,59 @@ def test_a_whole_network_compiles_without_a_break(operators, other_operators):
     [
         (lambda o: _net()(_x(o)[:-1], o), ["x [161, 3]", "162 vertices"]),
         (lambda o: _net()(_x(o)[:, :2], o), ["[V, 3]", "x [162, 2]"]),
+        (lambda o: _net()(_x(o).long(), o), ["torch.float64", "got torch.int64", "x.to("]),
+        (lambda o: _net().float()(_x(o), o), ["torch.float32", "got torch.float64", "x.to("]),
+        (lambda o: _net()(_x(o).numpy(), o), ["torch.Tensor", "got ndarray", "as_tensor"]),
+        (lambda o: _net()(None, o), ["torch.Tensor", "got NoneType"]),
+        (lambda o: _net()(_x(o), None), ["operators", "got NoneType", "compute_operators"]),
+        (lambda o: _net().to("meta")(_x(o), o), ["one device", "x on cpu", "weights on meta"]),
+        (lambda o: nn.PointwiseNet(3, 5)(_x(o), o), ["torch.float32", "got torch.float64"]),
+        (lambda o: o.truncate(2.0), ["`k`", "got 2.0"]),
         (lambda o: nn.DiffusionNet(3, 5, outputs_at="points"), ["outputs_at", "points"]),
         (lambda o: nn.DiffusionNet(3, 5, diffusion_method="explicit"), ["method", "explicit"]),
         (lambda o: nn.DiffusionNet(3, 5, gradient_variant="other"), ["variant", "other"]),
     ],
 )
 def test_errors_name_what_disagrees(operators, make, words):
-    with pytest.raises(ValueError) as error:  # noqa: PT011
+    with pytest.raises(FlashheatError) as error:
         make(operators)
     assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, "8", None, True])
+@pytest.mark.parametrize("name", ["in_channels", "out_channels", "width", "depth"])
+@pytest.mark.parametrize("kind", [nn.DiffusionNet, nn.PointwiseNet])
+def test_sizes_of_a_network_are_counts(kind, name, value):
+    with pytest.raises(FlashheatError, match=rf"^`{name}` must be a whole number of at least 1: got {value!r}\.$"):
+        kind(**{"in_channels": 3, "out_channels": 5, name: value})
+
+
+def test_sizes_of_the_parts_are_counts():
+    for make in (
+        lambda: nn.DiffusionNet(3, 5, mlp_hidden=[8, 0]), lambda: nn.MLP([3, 0]), lambda: nn.LearnedTimeDiffusion(-1),
+        lambda: nn.SpatialGradientFeatures(0),
+    ):  # fmt: skip
+        with pytest.raises(FlashheatError, match="must be a whole number of at least 1"):
+            make()
+    assert nn.DiffusionNet(np.int64(3), np.int64(5)).last_lin.out_features == 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_checks_let_autocast_cast_all_but_float64(operators, dtype):
+    net, x = _net().float(), _x(operators)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.isfinite(net(x.to(dtype), operators)).all()
+        assert torch.isfinite(torch.compile(net, fullgraph=True, backend="aot_eager")(x.to(dtype), operators)).all()
+        with pytest.raises(FlashheatError, match="dtype"):
+            net(x, operators)
+
+
+def test_the_checks_are_legal_under_vmap(operators):
+    net, x = _net(), torch.stack([_x(operators), 2 * _x(operators)])
+    torch.testing.assert_close(torch.func.vmap(lambda one: net(one, operators))(x)[1], net(x[1], operators))
+    with pytest.raises(FlashheatError, match="dtype"):
+        torch.func.vmap(lambda one: net(one, operators))(x.long())
 
 
 # The original's published weights.
@@ -246,3 +305,34 @@ def test_other_weights_are_refused_in_one_line(tmp_path, shared_data):
     torch.save({k: v for k, v in state.items() if "A_im" not in k}, tmp_path / "part.pth")
     with pytest.raises(FlashheatError, match="lacks"):
         nn.load_upstream(tmp_path / "part.pth")
+
+
+def _saved(content: object) -> Callable[[Path], object]:
+    return lambda path: torch.save(content, path)
+
+
+_ENDS = {"first_lin.weight": torch.zeros(8, 3), "last_lin.weight": torch.zeros(5, 9)}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: None, "can be read: .*No such file"),
+        (lambda path: path.mkdir(), "can be read: .*directory"),
+        (lambda path: path.write_bytes(b""), "weights that torch.save wrote"),
+        (lambda path: path.write_text("v 0 0 0\n"), "weights that torch.save wrote"),
+        (lambda path: path.write_bytes(b"PK\3\4" + bytes(range(200))), "weights that torch.save wrote"),
+        (_saved(nn.MLP([2, 2])), "holds more than tensors"),
+        (_saved(torch.zeros(3)), "a state dict: .*a Tensor"),
+        (_saved({"epoch": 3}), "a state dict: .*a dict"),
+        (_saved({}), "has no keys"),
+        (_saved(_ENDS), "the keys first_lin.weight, last_lin.weight"),
+        (_saved(_ENDS | {"block_0.mlp.mlp_layer_000.weight": torch.zeros(8, 8)}), "size mismatch for last_lin.weight"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_weights_is_refused_in_one_line(tmp_path, make, words):
+    make(tmp_path / "weights.pth")
+    with pytest.raises(FlashheatError, match=words) as error:
+        nn.load_upstream(tmp_path / "weights.pth")
+    assert "\n" not in str(error.value)
+    assert "weights.pth" in str(error.value)

@@ -4,6 +4,7 @@ import logging
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from flashheat.errors import FlashheatError, MeshError, MissingExtraError
 from flashheat.mesh import Mesh, ellipsoid, grid, icosphere
-from flashheat.operators import Operators, compute_operators
+from flashheat.operators import Operators, compute_operators, spectrum
 from flashheat.operators.laplacian import is_manifold
 from flashheat.operators.spectrum import lowest_eigenpairs
 
@@ -155,13 +156,48 @@ def test_soups_of_random_faces_on_few_places_are_sound(convention: str) -> None:
 
 def test_the_top_of_the_spectrum_does_not_mix_with_the_constant() -> None:
     L = scipy.sparse.csr_array(np.array([[1.0, -1.0], [-1.0, 1.0]]))  # its largest eigenvalue is its norm
-    spectrum = lowest_eigenpairs(L, np.ones(2), np.zeros(2, int), 2, "native")
-    np.testing.assert_allclose(spectrum.evals, [0, 2])
-    np.testing.assert_allclose(np.abs(spectrum.evecs), np.sqrt(0.5))
+    found = lowest_eigenpairs(L, np.ones(2), np.zeros(2, int), 2, "native")
+    np.testing.assert_allclose(found.evals, [0, 2])
+    np.testing.assert_allclose(np.abs(found.evecs), np.sqrt(0.5))
 
 
 def test_coincident_vertices_along_slivers(shared_data: Path) -> None:
     assert_sound(compute_operators(Mesh.read(shared_data / "meshes" / "broken_public" / "capsule.obj"), 64, dtype=F64))
+
+
+def test_residuals_above_the_limit_are_a_few_last_bits_and_the_warning_says_so(
+    shared_data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    surface = np.load(shared_data / "rna" / "npz_train" / "1Q82_B.npz")  # has a sliver vertex of 1e-11 of the area
+    with caplog.at_level(logging.WARNING, logger="flashheat"):
+        operators = compute_operators(Mesh(surface["vertices"], surface["faces"]), 128, dtype=F64)
+    assert operators.residuals.max() < 1e-5
+    (message,) = caplog.messages
+    assert f"residuals up to {operators.residuals.max():.1e}" in message
+    assert "limit of 1e-06 and accepted: beside its slivers rounding alone may leave" in message
+
+
+def _path_with_a_vertex_of_almost_no_area() -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    L = scipy.sparse.diags_array([-np.ones(19), [1, *[2] * 18, 1], -np.ones(19)], offsets=[-1, 0, 1]).tocsr()
+    return L, np.where(np.arange(20) == 10, 1e-16, 1.0)
+
+
+def test_a_small_component_is_solved_through_its_inverse_where_areas_are_far_apart() -> None:
+    found = lowest_eigenpairs(*_path_with_a_vertex_of_almost_no_area(), np.zeros(20, int), 18, "native")
+    assert found.solver == "dense-superlu"
+    assert found.residuals.max() < 1e-6
+
+
+def test_a_sliver_does_not_excuse_wrong_eigenvectors_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def turned(*arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+        evals, U = spectrum._shift_invert(*arguments, factorise=spectrum._superlu)
+        angle = 1e-3
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        return evals, np.concatenate([U[:, :2] @ turn, U[:, 2:]], axis=1)
+
+    monkeypatch.setattr(spectrum, "_solvers", lambda *_: [("turned", turned)])
+    with pytest.raises(MeshError, match="badly shaped"):
+        lowest_eigenpairs(*_path_with_a_vertex_of_almost_no_area(), np.zeros(20, int), 5, "native")
 
 
 def test_a_sphere_stretched_by_1e5_has_the_spectrum_of_a_needle(shared_data: Path) -> None:

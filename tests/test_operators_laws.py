@@ -1,5 +1,10 @@
 """The laws that native operators of clean meshes must obey (DESIGN.md, section 1), in float64."""
 
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -150,8 +155,29 @@ def test_the_same_mesh_gives_the_same_bits(body: Mesh, of_body: Operators) -> No
     again = compute_operators(body, 40, dtype=F64)
     for name in ("mass", "evals", "evecs"):
         torch.testing.assert_close(getattr(again, name), getattr(of_body, name), rtol=1e-12, atol=1e-12)
-    largest = again.evecs.gather(0, again.evecs.abs().argmax(dim=0, keepdim=True))
-    assert (largest > 0).all()
+
+
+_SIGNS = """
+import torch
+from flashheat import compute_operators
+from flashheat.mesh import ellipsoid
+operators = compute_operators(ellipsoid((1.0, 0.8, 0.5), 3), 32, dtype=torch.float64)
+print((operators.evecs[::7] * 1e6).round().long().tolist())
+"""
+
+
+def test_signs_on_a_symmetric_mesh_do_not_depend_on_the_number_of_threads(of_body: Operators) -> None:
+    """Entries of both signs are largest there, but for rounding, and BLAS rounds by its number of threads."""
+    command = [sys.executable, "-c", _SIGNS]
+    one, two = (
+        subprocess.run(command, env=os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), n),
+                       capture_output=True, text=True, check=True).stdout
+        for n in ("1", "2")
+    )  # fmt: skip
+    np.testing.assert_allclose(json.loads(one), json.loads(two), atol=1)
+    size = of_body.evecs.abs()
+    first = (size >= (1 - 1e-6) * size.amax(dim=0)).int().argmax(dim=0, keepdim=True)
+    assert (of_body.evecs.gather(0, first) > 0).all()
 
 
 def test_edges_are_unique_and_sorted(of_body: Operators, body: Mesh) -> None:

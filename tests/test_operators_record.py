@@ -2,6 +2,8 @@
 
 import io
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from flashheat.mesh import Mesh, ellipsoid, grid, icosphere
 from flashheat.operators import CSR, Operators, compute_operators
 
 F64 = torch.float64
-CACHED = ("gradX_evecs", "gradY_evecs")
+CACHED = ("_gradX_evecs", "_gradY_evecs")
 
 
 def tensors(operators: Operators) -> dict[str, torch.Tensor]:
@@ -70,14 +72,23 @@ def test_cached_bases_are_products_and_travel_along(parts: list[Operators]) -> N
         np.testing.assert_allclose(part.gradX_evecs, product, atol=1e-5 * max(1, np.abs(product).max()))
         assert part.gradY_evecs.dtype == torch.float32
     packed = Operators.pack(parts)
-    assert "gradX_evecs" in vars(packed)
+    assert "_gradX_evecs" in vars(packed)
     assert torch.equal(packed.split()[1].gradX_evecs, parts[1].gradX_evecs)
     for copy in (packed.truncate(5), packed.to(F64), pickle.loads(pickle.dumps(packed))):
         assert all(name in vars(copy) for name in CACHED)
     assert packed.to(F64).gradX_evecs.dtype == F64
     fresh = replace(packed)
-    assert "gradX_evecs" not in vars(fresh)
+    assert "_gradX_evecs" not in vars(fresh)
     torch.testing.assert_close(fresh.gradX_evecs, packed.gradX_evecs, rtol=1e-6, atol=1e-6)
+
+
+def test_bases_made_in_inference_mode_serve_training_too(parts: list[Operators]) -> None:
+    fresh = replace(parts[0])
+    with torch.inference_mode():
+        _ = fresh.gradX_evecs
+    weight = torch.ones(20, requires_grad=True)
+    (fresh.gradX_evecs @ weight).sum().backward()
+    assert weight.grad is not None
 
 
 def test_truncate_gives_views_of_the_lowest_eigenpairs(parts: list[Operators]) -> None:
@@ -111,6 +122,15 @@ def test_torch_forms_of_the_matrices(parts: list[Operators]) -> None:
     complex_gradient = operators.complex_gradient() @ values.to(torch.complex128)
     np.testing.assert_allclose(complex_gradient.real, operators.gradX.to_scipy() @ values.numpy(), atol=1e-12)
     np.testing.assert_allclose(complex_gradient.imag, operators.gradY.to_scipy() @ values.numpy(), atol=1e-12)
+
+
+def test_sparse_tensors_come_without_a_warning() -> None:
+    script = (
+        "from flashheat import compute_operators; from flashheat.mesh import icosphere; "
+        "compute_operators(icosphere(1), 4).complex_gradient()"
+    )
+    run = subprocess.run([sys.executable, "-W", "always", "-c", script], capture_output=True, text=True, check=True)
+    assert "UserWarning" not in run.stderr  # torch warns once a process: another test may have had it
 
 
 def test_from_scipy_sums_duplicates_and_sorts_columns() -> None:

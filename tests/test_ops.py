@@ -272,6 +272,18 @@ def test_offsets_must_rise_from_zero_to_the_number_of_vertices(offsets):
         diffuse(*case.tensors(*DIFFUSE_ARGUMENTS), torch.tensor(offsets, dtype=torch.int64))
 
 
+def test_what_is_no_tensor_is_refused_by_name():
+    case = dict(zip(DIFFUSE_ARGUMENTS, CASES["one mesh"].tensors(*DIFFUSE_ARGUMENTS), strict=True))
+    with pytest.raises(FlashheatError, match=r"^`times` must be a tensor \[C\].*got float, x \[63, 5\]"):
+        diffuse(**case | {"times": 0.1})
+    for name in ("x", "mass", "evals", "evecs"):
+        for bad in (None, case[name].numpy()):
+            with pytest.raises(FlashheatError, match=f"^`{name}` must be a torch.Tensor: got {type(bad).__name__}"):
+                diffuse(**case | {name: bad})
+    with pytest.raises(FlashheatError, match=r"^`offsets` must be an int64 tensor"):
+        diffuse(**case, offsets=[0, 63])
+
+
 def test_an_integer_or_complex_argument_is_refused_by_name():
     case = CASES["one mesh"]
     x, *rest = case.tensors(*DIFFUSE_ARGUMENTS)

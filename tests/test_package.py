@@ -43,6 +43,12 @@ def test_public_names_are_there_and_documented(name):
     assert getattr(flashheat, name).__doc__
 
 
+def test_dir_lists_the_public_names():
+    script = "import flashheat, sys; print(*dir(flashheat)); assert 'torch' not in sys.modules"
+    names = _run(sys.executable, "-c", script).split()
+    assert {*flashheat.__all__, "nn", "operators", "ops", "mesh", "__version__"} <= set(names)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = flashheat.no_such_name

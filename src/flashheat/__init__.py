@@ -25,6 +25,7 @@ _HOME = {
     "ops": ("diffuse", "diffuse_reference", "diffuse_with_gradient", "from_basis", "to_basis"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_MODULES = ("compat", "data", "mesh", "nn", "operators", "ops", "report", "tasks", "train")
 
 __version__ = "0.1.0"
 __all__ = sorted(_MODULE_OF)
@@ -35,6 +36,10 @@ def __getattr__(name: str) -> Any:
 
     if name in _MODULE_OF:
         return getattr(import_module(f"flashheat.{_MODULE_OF[name]}"), name)
-    if name in ("compat", "data", "mesh", "nn", "operators", "ops", "report", "tasks", "train"):
+    if name in _MODULES:
         return import_module(f"flashheat.{name}")
     raise AttributeError(f"module 'flashheat' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -3,6 +3,8 @@
 They are separate so that the command line can tell a user's problem (one line, exit 1) from a bug (a traceback).
 """
 
+from numbers import Integral
+
 
 class FlashheatError(ValueError):
     """Something a user can mend. The message is one line: what must hold; what came; what to do."""
@@ -14,3 +16,9 @@ class MeshError(FlashheatError):
 
 class MissingExtraError(FlashheatError, ImportError):
     """An optional dependency is absent; the message names the extra that brings it."""
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise a FlashheatError unless `value` is a whole number of at least 1."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise FlashheatError(f"`{name}` must be a whole number of at least 1: got {value!r}.")

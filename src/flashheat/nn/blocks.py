@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from flashheat.errors import check_count
 from flashheat.nn.diffusion import DiffusionMethod, LearnedTimeDiffusion
 from flashheat.nn.gradient_features import GradientVariant, SpatialGradientFeatures
 
@@ -23,10 +24,15 @@ class MLP(nn.Module):
     Args:
         sizes: widths from input to output, at least two.
         dropout: whether the dropout is there.
+
+    Raises:
+        FlashheatError: a width is not a whole number of at least 1.
     """
 
     def __init__(self, sizes: Sequence[int], dropout: bool = False) -> None:
         super().__init__()
+        for size in sizes:
+            check_count("sizes", size)
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
         self.dropout = nn.Dropout(0.5) if dropout else nn.Identity()
 
@@ -52,6 +58,9 @@ class DiffusionNetBlock(nn.Module):
         with_gradient_rotations, gradient_variant: see `SpatialGradientFeatures`.
         diffusion_method: see `LearnedTimeDiffusion`.
 
+    Raises:
+        FlashheatError: a width is not a whole number of at least 1, or an option has no such value.
+
     Source: Sharp et al. 2022 (arXiv 2012.00888), figure 4.
     """
 
@@ -66,6 +75,9 @@ class DiffusionNetBlock(nn.Module):
         gradient_variant: GradientVariant = "diffusion_net",
     ) -> None:
         super().__init__()
+        check_count("channels", channels)
+        for size in mlp_hidden:
+            check_count("mlp_hidden", size)
         self.diffusion = LearnedTimeDiffusion(channels, diffusion_method)
         self.gradient_features = (
             SpatialGradientFeatures(channels, with_gradient_rotations, gradient_variant)

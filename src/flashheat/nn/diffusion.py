@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
+from flashheat.errors import FlashheatError, check_count
 from flashheat.ops import diffuse, diffuse_with_gradient
 
 if TYPE_CHECKING:
@@ -31,12 +32,16 @@ class LearnedTimeDiffusion(nn.Module):
         channels: number of channels C, one time each (length^2; they start at 0).
         method: "spectral", or "implicit_dense": one backward Euler step with a dense [V, V] solve for each channel,
             without a basis; for small meshes only.
+
+    Raises:
+        FlashheatError: `channels` is not a whole number of at least 1, or there is no such method.
     """
 
     def __init__(self, channels: int, method: DiffusionMethod = "spectral") -> None:
         super().__init__()
+        check_count("channels", channels)
         if method not in ("spectral", "implicit_dense"):
-            raise ValueError(f'`method` must be "spectral" or "implicit_dense": got {method!r}.')
+            raise FlashheatError(f'`method` must be "spectral" or "implicit_dense": got {method!r}.')
         self.method = method
         self.diffusion_time = nn.Parameter(torch.zeros(channels))
 

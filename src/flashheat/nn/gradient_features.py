@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from flashheat.errors import FlashheatError, check_count
+
 GradientVariant = Literal["diffusion_net", "ulrssm"]
 
 
@@ -26,6 +28,9 @@ class SpatialGradientFeatures(nn.Module):
         variant: "diffusion_net", the equation above; "ulrssm", which has `i = A_re gX + A_im gY` (as in the weights of
             that lineage): not invariant to the tangent frame.
 
+    Raises:
+        FlashheatError: `channels` is not a whole number of at least 1, or there is no such variant.
+
     Source: Sharp et al. 2022 (arXiv 2012.00888), section 3.3.
     """
 
@@ -33,8 +38,9 @@ class SpatialGradientFeatures(nn.Module):
         self, channels: int, with_gradient_rotations: bool = True, variant: GradientVariant = "diffusion_net"
     ) -> None:
         super().__init__()
+        check_count("channels", channels)
         if variant not in ("diffusion_net", "ulrssm"):
-            raise ValueError(f'`variant` must be "diffusion_net" or "ulrssm": got {variant!r}.')
+            raise FlashheatError(f'`variant` must be "diffusion_net" or "ulrssm": got {variant!r}.')
         self.with_gradient_rotations = with_gradient_rotations
         self.variant = variant
         if with_gradient_rotations:

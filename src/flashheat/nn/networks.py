@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from flashheat.nn.blocks import MLP, DiffusionNetBlock
 from flashheat.nn.diffusion import DiffusionMethod
 from flashheat.nn.gradient_features import GradientVariant
-from flashheat.nn.outputs import OutputsAt, at_elements, check_input, check_outputs_at
+from flashheat.nn.outputs import OutputsAt, at_elements, check_input, check_options
 
 if TYPE_CHECKING:
     from flashheat.operators import Operators
@@ -30,7 +30,12 @@ class DiffusionNet(nn.Module):
         dropout, with_gradient_features, with_gradient_rotations, diffusion_method, gradient_variant:
             see `DiffusionNetBlock`.
 
-    Called `net(x, operators)`: `x [V, in_channels]` and the operators of the same mesh, or both packed.
+    Called `net(x, operators)`: `x [V, in_channels]` and the operators of the same mesh, or both packed. Values are not
+    looked at, as nowhere in torch: a NaN in `x` is a NaN in the output.
+
+    Raises:
+        FlashheatError: a count is not a whole number of at least 1, or an option has no such value; in the call, `x`,
+            the operators and the weights do not fit together in type, shape, dtype or device.
 
     Source: Sharp et al. 2022 (arXiv 2012.00888).
     """
@@ -51,7 +56,7 @@ class DiffusionNet(nn.Module):
         gradient_variant: GradientVariant = "diffusion_net",
     ) -> None:
         super().__init__()
-        check_outputs_at(outputs_at)
+        check_options(outputs_at, in_channels=in_channels, out_channels=out_channels, width=width, depth=depth)
         hidden = [width, width] if mlp_hidden is None else list(mlp_hidden)
         self.in_channels = in_channels
         self.outputs_at: OutputsAt = outputs_at
@@ -73,7 +78,7 @@ class DiffusionNet(nn.Module):
 
     def forward(self, x: Tensor, operators: "Operators") -> Tensor:
         """`x [V, in_channels]` to `[V, out]`, `[F, out]`, `[E, out]`, or `[out]` (`[B, out]`) for "mesh"."""
-        check_input(x, operators, self.in_channels)
+        check_input(x, operators, self.first_lin)
         x = self.first_lin(x)
         for block in self.blocks:
             x = block(x, operators)
@@ -86,6 +91,9 @@ class PointwiseNet(nn.Module):
 
     Args:
         in_channels, out_channels, width, depth, outputs_at, dropout: as for `DiffusionNet`.
+
+    Raises:
+        FlashheatError: as `DiffusionNet` does.
     """
 
     def __init__(
@@ -98,7 +106,7 @@ class PointwiseNet(nn.Module):
         dropout: bool = True,
     ) -> None:
         super().__init__()
-        check_outputs_at(outputs_at)
+        check_options(outputs_at, in_channels=in_channels, out_channels=out_channels, width=width, depth=depth)
         self.in_channels = in_channels
         self.outputs_at: OutputsAt = outputs_at
         self.first_lin = nn.Linear(in_channels, width)
@@ -107,7 +115,7 @@ class PointwiseNet(nn.Module):
 
     def forward(self, x: Tensor, operators: "Operators") -> Tensor:
         """As `DiffusionNet.forward`; of the operators only the elements and the areas are used."""
-        check_input(x, operators, self.in_channels)
+        check_input(x, operators, self.first_lin)
         x = self.first_lin(x)
         for block in self.blocks:
             x = x + block(x)

@@ -5,9 +5,10 @@ It is separate because every network of the package ends with it.
 
 from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from flashheat.errors import FlashheatError
+from flashheat.errors import FlashheatError, check_count
 from flashheat.ops import to_basis
 
 if TYPE_CHECKING:
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
 OutputsAt = Literal["vertices", "faces", "edges", "mesh"]
 
 
-def check_outputs_at(outputs_at: str) -> None:
-    """Raise unless `outputs_at` names an element."""
+def check_options(outputs_at: str, **counts: int) -> None:
+    """Raise unless `outputs_at` names an element and every count is one."""
+    for name, count in counts.items():
+        check_count(name, count)
     if outputs_at not in ("vertices", "faces", "edges", "mesh"):
-        raise ValueError(f'`outputs_at` must be "vertices", "faces", "edges" or "mesh": got {outputs_at!r}.')
+        raise FlashheatError(f'`outputs_at` must be "vertices", "faces", "edges" or "mesh": got {outputs_at!r}.')
 
 
 def at_elements(x: Tensor, operators: "Operators", outputs_at: OutputsAt) -> Tensor:
@@ -41,12 +44,37 @@ def at_elements(x: Tensor, operators: "Operators", outputs_at: OutputsAt) -> Ten
     return x
 
 
-def check_input(x: Tensor, operators: "Operators", in_channels: int) -> None:
-    """Raise unless `x` is `[V, in_channels]` for the operators' V."""
-    if x.ndim != 2 or x.shape[1] != in_channels:
-        raise FlashheatError(f"`x` must be [V, {in_channels}], the network's in_channels: got x {list(x.shape)}.")
-    if x.shape[0] != operators.mass.shape[0]:
+def check_input(x: Tensor, operators: "Operators", first: nn.Linear) -> None:
+    """Raise unless `x` is `[V, C]` for the operators' V, and what the network's first layer takes."""
+    mass = getattr(operators, "mass", None)
+    if not isinstance(x, Tensor):
+        raise FlashheatError(f"`x` must be a torch.Tensor: got {type(x).__name__}. Make it one, by torch.as_tensor(x).")
+    if not isinstance(mass, Tensor):
+        raise FlashheatError(
+            f"`operators` must be those of the mesh: got {type(operators).__name__}. "
+            "Make them, by flashheat.compute_operators(mesh)."
+        )
+    if x.ndim != 2 or x.shape[1] != first.in_features:
+        raise FlashheatError(f"`x` must be [V, {first.in_features}], the network's in_channels: got x {list(x.shape)}.")
+    if x.shape[0] != mass.shape[0]:
         raise FlashheatError(
             f"`x` must have one row per vertex of `operators`: got x {list(x.shape)}, operators of "
-            f"{operators.mass.shape[0]} vertices. Were the operators computed for another mesh?"
+            f"{mass.shape[0]} vertices. Were the operators computed for another mesh?"
+        )
+    if isinstance(first.weight, Tensor):  # a quantised layer has a method there, and takes what it takes
+        _check_weight(x, first.weight)
+
+
+def _check_weight(x: Tensor, weight: Tensor) -> None:
+    if x.device != weight.device:
+        raise FlashheatError(
+            f"`x` and the network must be on one device: got x on {x.device}, weights on {weight.device}. "
+            "Move one, by x.to(device) or net.to(device)."
+        )
+    # Autocast casts any real dtype but float64.
+    casts = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, weight.dtype)
+    if not x.is_floating_point() or (x.dtype != weight.dtype and not casts):
+        raise FlashheatError(
+            f"`x` must have the dtype of the network's weights, {weight.dtype}: got {x.dtype}. "
+            f"Convert it, by x.to({weight.dtype}), or the network, by net.to(dtype)."
         )

@@ -40,14 +40,16 @@ def load_upstream(
         The network on the CPU, in training mode; widths, depth and options as the weights' shapes tell.
 
     Raises:
-        FlashheatError: the file has no DiffusionNet weights under `prefix`, or keys that belong to no part of one.
+        FlashheatError: the file cannot be read as weights, has none of a DiffusionNet under `prefix`, or keys or shapes
+            that belong to no part of one.
     """
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = _read(path)
     weights = from_upstream_keys({k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)})
-    if "first_lin.weight" not in weights:
+    matrices = {name for name, weight in weights.items() if weight.ndim == 2}
+    if not matrices >= {"first_lin.weight", "blocks.0.mlp.layers.0.weight", "last_lin.weight"}:
         raise FlashheatError(
-            f"`path` must hold DiffusionNet weights under the prefix {prefix!r}: {path} has the keys "
-            f"{', '.join(list(state)[:4])} ..."
+            f"`path` must hold DiffusionNet weights under the prefix {prefix!r}: {path} has "
+            f"{'the keys ' + ', '.join(list(state)[:4]) + ' ...' if state else 'no keys'}"
         )
     net = DiffusionNet(
         **_architecture(weights),
@@ -56,12 +58,37 @@ def load_upstream(
         dropout=dropout,
         gradient_variant=gradient_variant,
     )
-    missing, unexpected = net.load_state_dict(weights, strict=False)
+    try:
+        missing, unexpected = net.load_state_dict(weights, strict=False)
+    except RuntimeError as error:  # shapes that disagree, a line each after the first
+        reason = str(error).splitlines()[-1].strip()
+        raise FlashheatError(f"`path` must hold the weights of one DiffusionNet: {path}: {reason}") from error
     if missing or unexpected:
         raise FlashheatError(
             f"`path` must hold the weights of one DiffusionNet: {path} lacks {missing[:3]} and has {unexpected[:3]}."
         )
     return net
+
+
+def _read(path: str | Path) -> dict[str, Tensor]:
+    """The state dict in a file, named tensors and nothing else."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise FlashheatError(f"`path` must be a file that can be read: {path}: {error.strerror or error}") from error
+    except Exception as error:  # what torch raises on other bytes depends on the bytes
+        raise FlashheatError(
+            f"`path` must be a file of weights that torch.save wrote: {path} is none, or holds more than tensors; "
+            "save net.state_dict()"
+        ) from error
+    if not isinstance(state, Mapping) or not all(
+        isinstance(v, Tensor) and isinstance(k, str) for k, v in state.items()
+    ):
+        raise FlashheatError(
+            f"`path` must hold named tensors, a state dict: {path} holds something else (a {type(state).__name__}); "
+            "save net.state_dict()"
+        )
+    return dict(state)
 
 
 def from_upstream_keys(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashheat.errors import FlashheatError, MeshError
+from flashheat.errors import FlashheatError, MeshError, check_count
 from flashheat.operators.container import Operators
 from flashheat.operators.csr import CSR
 from flashheat.operators.frames import tangent_frames
@@ -66,12 +66,14 @@ def compute_operators(
         FlashheatError: for a bad option.
         MissingExtraError: when the mesh needs robust_laplacian and it is not installed.
 
-    Deterministic. Source: Sharp et al., "DiffusionNet", 2022 (arXiv 2012.00888), section 3.
+    Bitwise repeatable on one machine with one number of BLAS threads (OMP_NUM_THREADS when Python starts); with
+    another the eigenvectors differ by rounding, and those of equal eigenvalues may turn among themselves.
+
+    Source: Sharp et al., "DiffusionNet", 2022 (arXiv 2012.00888), section 3.
     """
     if convention not in CONVENTIONS:
         raise FlashheatError(f"`convention` must be one of {', '.join(CONVENTIONS)}: got {convention!r}")
-    if k_eig < 1:
-        raise FlashheatError(f"`k_eig` must be at least 1: got {k_eig}")
+    check_count("k_eig", k_eig)
     geometry = usable_geometry(mesh.verts, mesh.faces, convention)
     L, mass = laplacian_and_mass(geometry, convention)
     labels = _components(geometry, L)

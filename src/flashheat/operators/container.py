@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from flashheat.errors import FlashheatError
-from flashheat.operators.csr import CSR
+from flashheat.operators.csr import CSR, product
 
-CACHED_BASES = ("gradX_evecs", "gradY_evecs")
+CACHED_BASES = ("_gradX_evecs", "_gradY_evecs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,15 +108,23 @@ class Operators:
         """The dtype of the floating point tensors."""
         return self.mass.dtype
 
-    @cached_property
+    @property
     def gradX_evecs(self) -> Tensor:
         """[V, K] `gradX evecs`, made when it is first needed and kept."""
-        return _product(self.gradX, self.evecs)
+        return self._kept("_gradX_evecs", self.gradX)
 
-    @cached_property
+    @property
     def gradY_evecs(self) -> Tensor:
         """[V, K] `gradY evecs`, made when it is first needed and kept."""
-        return _product(self.gradY, self.evecs)
+        return self._kept("_gradY_evecs", self.gradY)
+
+    def _kept(self, name: str, matrix: CSR) -> Tensor:
+        # Neither functools.cached_property nor __dict__: torch.compile cannot trace the former's lock (Python 3.11),
+        # and does not find again what it has put into the latter.
+        if not hasattr(self, name):
+            with torch.inference_mode(False):  # what is kept must serve training too
+                object.__setattr__(self, name, product(matrix, self.evecs))
+        return getattr(self, name)
 
     def complex_gradient(self) -> Tensor:
         """[V, V] `gradX + i gradY` as one complex torch.sparse_csr tensor, for losses of one's own."""
@@ -153,10 +161,12 @@ class Operators:
         """The lowest k eigenpairs as views of the same memory: the row stride of evecs stays.
 
         Raises:
-            FlashheatError: unless 1 <= k <= k_eig.
+            FlashheatError: unless k is a whole number in 1..k_eig.
         """
-        if not 1 <= k <= self.k_eig:
-            raise FlashheatError(f"`k` must lie in 1..{self.k_eig} (the eigenpairs these operators have): got {k}")
+        if not isinstance(k, Integral) or not 1 <= k <= self.k_eig:
+            raise FlashheatError(
+                f"`k` must be a whole number in 1..{self.k_eig} (the eigenpairs these operators have): got {k}"
+            )
         changes = {name: getattr(self, name)[..., :k] for name in ("evals", "evecs", "residuals")}
         return self._replace({**changes, "k_valid": self.k_valid.clamp(max=k)}, lambda t: t[:, :k])
 
@@ -220,11 +230,3 @@ def _require(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None
             f"`{name}` must have shape {list(expected)} to fit mass, evecs and k_valid: got {list(got)}. "
             "Were the parts computed for another mesh?"
         )
-
-
-def _product(matrix: CSR, basis: Tensor) -> Tensor:
-    """[V, K] sparse times dense, summed in float64: a gradient is a difference of close numbers."""
-    if basis.device.type == "cpu":
-        return torch.from_numpy(matrix.to_scipy() @ basis.detach().double().numpy()).to(basis.dtype)
-    doubled = replace_values(matrix, matrix.values.double()).to_torch()
-    return (doubled @ basis.double()).to(basis.dtype)

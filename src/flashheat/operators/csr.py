@@ -5,6 +5,7 @@ It is separate because training stores no torch.sparse tensor: plain tensors pic
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -74,10 +75,33 @@ class CSR:
 
     def to_torch(self) -> Tensor:
         """The same matrix as a torch.sparse_csr tensor, which shares these arrays."""
-        return torch.sparse_csr_tensor(
-            self.indptr, self.indices, self.values, self.shape, dtype=self.values.dtype, check_invariants=False
-        )
+        with warnings.catch_warnings():  # torch says once a process that CSR is in beta: no news to a user of ours
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state", UserWarning)
+            return torch.sparse_csr_tensor(
+                self.indptr, self.indices, self.values, self.shape, dtype=self.values.dtype, check_invariants=False
+            )
 
     def map(self, function: Callable[[Tensor], Tensor]) -> CSR:
         """The matrix with `function` applied to each of its three arrays."""
         return CSR(function(self.indptr), function(self.indices), function(self.values), self.shape)
+
+
+def product(matrix: CSR, basis: Tensor) -> Tensor:
+    """[rows, K] sparse times dense, summed in float64: a gradient is a difference of close numbers.
+
+    Not differentiable; it may be compiled (one opaque op).
+    """
+    return torch.ops.flashheat.sparse_product(matrix.indptr, matrix.indices, matrix.values.detach(), basis.detach())
+
+
+@torch.library.custom_op("flashheat::sparse_product", mutates_args=())
+def _product_op(indptr: Tensor, indices: Tensor, values: Tensor, basis: Tensor) -> Tensor:
+    matrix = CSR(indptr, indices, values.double(), (indptr.shape[0] - 1, basis.shape[0]))
+    if basis.device.type == "cpu":  # scipy is several times faster than torch here
+        return torch.from_numpy(matrix.to_scipy() @ basis.double().numpy()).to(basis.dtype)
+    return (matrix.to_torch() @ basis.double()).to(basis.dtype)
+
+
+@_product_op.register_fake
+def _(indptr: Tensor, indices: Tensor, values: Tensor, basis: Tensor) -> Tensor:
+    return basis.new_empty(indptr.shape[0] - 1, basis.shape[1])

@@ -24,7 +24,7 @@ from flashheat.operators.serial import FORMAT_VERSION
 
 logger = logging.getLogger("flashheat")
 
-ALGORITHM_VERSION = 1  # raise it whenever compute_operators gives other numbers for the same input
+ALGORITHM_VERSION = 2  # raise it whenever compute_operators gives other numbers for the same input (see CONTRIBUTING)
 STALE_AFTER_SECONDS = 3600.0
 
 
@@ -33,6 +33,10 @@ class OperatorStore:
 
     Entries are written atomically, so any number of processes may share the folder. A damaged entry is renamed to
     `*.damaged` and computed again, with a warning.
+
+    The key does not hold the number of BLAS threads (OMP_NUM_THREADS at the start of Python) or the machine, which
+    change the eigenvectors by rounding; an entry keeps those of whoever came first. Training makes much of rounding:
+    to repeat a figure, digit by digit, start from an empty store with the same number of threads.
 
     Args:
         folder: made when it is absent.

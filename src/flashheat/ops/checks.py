@@ -12,15 +12,15 @@ from flashheat.errors import FlashheatError
 _ANOTHER_MESH = "Were the operators computed for another mesh?"
 
 
-def check_features(x: Tensor, evecs: Tensor, mass: Tensor | None, offsets: Tensor | None) -> None:
+def check_features(x: Tensor, evecs: Tensor, mass: Tensor, offsets: Tensor | None) -> None:
     """`x [V, C]`, `evecs [V, K]`, `mass [V]` have one row a vertex; or each has one more leading axis B."""
-    _check_common(x=x, evecs=evecs, **({} if mass is None else {"mass": mass}))
+    _check_common(x=x, evecs=evecs, mass=mass)
     _check_rank("x", x, offsets, "[V, C] (or [B, V, C])")
     if evecs.ndim != x.ndim or evecs.shape[:-1] != x.shape[:-1]:
         raise FlashheatError(
             f"`evecs` must have one row per vertex of `x`: got {_shapes(evecs=evecs, x=x)}. {_ANOTHER_MESH}"
         )
-    if mass is not None and mass.shape != x.shape[:-1]:
+    if mass.shape != x.shape[:-1]:
         raise FlashheatError(
             f"`mass` must have one entry per vertex of `x`: got {_shapes(mass=mass, x=x)}. {_ANOTHER_MESH}"
         )
@@ -39,6 +39,11 @@ def check_spectrum(evals: Tensor, evecs: Tensor, offsets: Tensor | None) -> None
 
 def check_times(times: Tensor, x: Tensor) -> None:
     """`times [C]` has one diffusion time per channel of `x [V, C]`."""
+    if not isinstance(times, Tensor):
+        raise FlashheatError(
+            f"`times` must be a tensor [C], one diffusion time per channel of `x`: got {type(times).__name__}, x "
+            f"{list(x.shape)}. For one time t, pass x.new_full((C,), t)."
+        )
     _check_common(times=times, x=x)
     if times.ndim != 1 or times.shape[0] != x.shape[-1]:
         raise FlashheatError(f"`times` must have one entry per channel of `x`: got {_shapes(times=times, x=x)}.")
@@ -77,6 +82,10 @@ def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
 def _check_common(**tensors: Tensor) -> None:
     first, *others = tensors
     for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise FlashheatError(
+                f"`{name}` must be a torch.Tensor: got {type(tensor).__name__}. Make it one, by torch.as_tensor."
+            )
         if not tensor.is_floating_point():
             raise FlashheatError(f"`{name}` must be a real floating-point tensor: got {tensor.dtype}.")
     for name in others:
@@ -88,6 +97,8 @@ def _check_common(**tensors: Tensor) -> None:
 
 
 def _check_rank(name: str, tensor: Tensor, offsets: Tensor | None, layout: str) -> None:
+    if offsets is not None and not isinstance(offsets, Tensor):
+        raise FlashheatError(f"`offsets` must be an int64 tensor [B + 1]: got {type(offsets).__name__}.")
     if offsets is not None and (offsets.ndim != 1 or offsets.shape[0] < 1 or offsets.dtype != torch.int64):
         raise FlashheatError(
             f"`offsets` must be an int64 tensor [B + 1], from 0 to the number of rows of `{name}`: "

@@ -69,7 +69,8 @@ def diffuse(
         float32, or float64 where `x` or `evecs` is.
 
     Raises:
-        FlashheatError: shapes, dtypes or devices disagree; the message names both arguments.
+        FlashheatError: shapes, dtypes or devices disagree; the message names both arguments. Values are not looked at
+            (that would wait for a device): a NaN spreads over its channel, as in any torch product.
 
     Differentiable in every tensor but `offsets`, to any order, by `torch.autograd` and `torch.func`. Half-precision
     features are summed, decayed and kept in the spectrum in float32. Conserves `sum(mass * y)` where constants lie in
