@@ -182,7 +182,7 @@ def test_resume_goes_on_where_the_data_are_now(flashheat, run_folder, fields, tm
     assert json.loads((run / "config.json").read_text()) == record
 
 
-def test_precompute_reports_what_failed_and_does_the_rest(flashheat, tmp_path):
+def test_precompute_reports_what_failed_and_does_the_rest(flashheat, tmp_path, caplog):
     (tmp_path / "meshes").mkdir()
     write_obj(tmp_path / "meshes" / "good.obj", icosphere(1))
     (tmp_path / "meshes" / "bad.obj").write_text("v 0 0 nan\nf 1 1 1\n")
@@ -190,6 +190,7 @@ def test_precompute_reports_what_failed_and_does_the_rest(flashheat, tmp_path):
     status, _, err = flashheat(*words)
     assert status == 1
     assert [line for line in err.splitlines() if "failed" in line and "bad.obj" in line]
+    assert caplog.messages[-1] == "operators: 1 of 2 meshes succeeded, 1 failed"
     assert len(list((tmp_path / "store").glob("*.safetensors"))) == 1
 
 

@@ -102,6 +102,11 @@ Change = Callable[[Path], object]
         (lambda f: np.savetxt(f / "ball0.txt", [1]), "there are ball0.npy, ball0.txt"),
         (lambda f: np.save(f / "ball0.npy", np.zeros(7)), "ball0.npy has 7 rows, ball0.off 42 vertices and 80 faces"),
         (lambda f: np.save(f / "ball0.npy", np.full(42, np.nan)), "ball0.npy must hold finite .* 42 of 42"),
+        (
+            lambda f: np.save(f / "ball0.npy", np.linspace(0, -1e300, 42)),
+            r"ball0.npy must hold values of at most 1e\+18 .* float32; row 41 .* is -1e\+300; scale the field",
+        ),
+        (lambda f: np.save(f / "ball0.npy", np.full(42, 2e18)), "scale the field"),
         (lambda f: np.save(f / "ball0.npy", np.zeros((42, 2))), r"ball0.npy must hold one number a row.*\[42, 2\]"),
         (lambda f: np.save(f / "ball0.npy", np.array(["x"] * 42)), "ball0.npy must hold one number a row"),
         (

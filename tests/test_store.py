@@ -94,6 +94,22 @@ def test_a_damaged_entry_is_set_aside_and_computed_again(
     torch.testing.assert_close(mended.evals, whole.evals)
 
 
+def test_a_folder_in_an_entrys_place_is_set_aside_or_told(tmp_path: Path) -> None:
+    kept = OperatorStore(tmp_path)
+    path = kept.path(BODY, 8)
+    path.mkdir()
+    kept.get(BODY, 8)
+    assert path.is_file()
+    path.unlink()
+    path.mkdir()
+    path.with_suffix(".damaged").rmdir()
+    path.with_suffix(".damaged").write_text("in the way")
+    with pytest.raises(
+        FlashheatError, match=r"must be a whole file; .*, and cannot be set aside as .*\.damaged: Not a dir"
+    ):
+        kept.get(BODY, 8)
+
+
 def test_two_processes_may_write_one_entry(tmp_path: Path) -> None:
     writers = [writer(tmp_path) for _ in range(2)]
     for process in writers:

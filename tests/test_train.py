@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from flashheat.errors import FlashheatError
+from flashheat.mesh import icosphere
 from flashheat.nn import PointwiseNet
 from flashheat.tasks import Pressure, Segmentation
 from flashheat.train import TrainConfig, demo_config, describe, open_run, train
 from flashheat.train.networks import MODEL, POINTWISE, check_device, make_network, n_parameters, pointwise_size
 from flashheat.train.progress import LogProgress
+from tests.test_data_folder import write_off
 
 TINY = TrainConfig(n_train=4, n_test=2, k_eig=8, width=8, depth=1, epochs=2, batch_size=2, threads=1)
 
@@ -200,6 +202,19 @@ def test_a_loss_that_is_not_finite_stops_with_a_word(store: str, tmp_path: Path)
     config = replace(TINY, store=store, learning_rate=1e30)
     with pytest.raises(FlashheatError, match=r"the loss of DiffusionNet must stay finite; .* lower the learning rate"):
         train(config, tmp_path / "run", LogProgress())
+
+
+def test_the_largest_field_that_is_read_can_be_trained_on(store: str, tmp_path: Path) -> None:
+    from flashheat.data.example import MAX_FIELD
+
+    (tmp_path / "data").mkdir()
+    for name in "ab":
+        write_off(tmp_path / "data" / f"{name}.off", icosphere(1).verts, icosphere(1).faces)
+        field = np.abs(icosphere(1).verts[:, 2])
+        np.save(tmp_path / "data" / f"{name}.npy", field / field.max() * MAX_FIELD)
+    config = replace(TINY, dataset="folder", data_root=str(tmp_path / "data"), inputs="xyz", stream=None, store=store)
+    metrics = json.loads((train(config, tmp_path / "run", LogProgress()) / "result.json").read_text())["metrics"]
+    assert 0 < metrics[MODEL]["relative_l2"] < 1.5
 
 
 def test_nan_inputs_stop_before_training_and_name_the_input(

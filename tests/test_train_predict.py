@@ -12,6 +12,7 @@ from flashheat.data.arrays import read_array
 from flashheat.data.inputs import unit_stream
 from flashheat.errors import FlashheatError, MeshError
 from flashheat.mesh import Mesh, icosphere, torus
+from flashheat.operators.serial import checksum
 from flashheat.train import TrainConfig, evaluate, open_run, predict, predict_mesh, train
 from flashheat.train.progress import LogProgress
 from tests.test_data_folder import write_off, write_stl
@@ -179,10 +180,10 @@ def test_an_answer_that_is_not_finite_is_never_written(flow: Path, tmp_path: Pat
 
     broken = Path(shutil.copytree(flow, tmp_path / "run")) / "checkpoint.safetensors"
     with safe_open(broken, framework="pt") as file:
-        metadata = file.metadata()
+        metadata = {"progress": file.metadata()["progress"]}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     tensors["net.last_lin.bias"] = torch.full((1,), torch.nan)
-    save_file(tensors, broken, metadata)
+    save_file(tensors, broken, metadata | {"checksum": checksum(tensors, metadata)})
     path = write_off(tmp_path / "ball.off", icosphere(1).verts, icosphere(1).faces)
     with pytest.raises(FlashheatError, match="the answer on ball must be finite; 42 of 42"):
         predict(tmp_path / "run", path, tmp_path / "out.npy", STREAM)

@@ -12,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.optim import Optimizer
 
 from flashheat.errors import FlashheatError
-from flashheat.train import Interrupted, TrainConfig, resume, train
-from flashheat.train.checkpoint import Progressed, save_checkpoint
+from flashheat.train import Interrupted, TrainConfig, open_run, resume, train
+from flashheat.train.checkpoint import Progressed, _read, save_checkpoint
 from flashheat.train.progress import LogProgress
 
 CONFIG = TrainConfig(
@@ -174,6 +175,30 @@ def test_a_damaged_checkpoint_is_named(store: str, tmp_path: Path) -> None:
     (run / "checkpoint.safetensors").write_bytes((run / "checkpoint.safetensors").read_bytes()[:300])
     with pytest.raises(FlashheatError, match=r"checkpoint.safetensors must be readable"):
         resume(run, LogProgress())
+
+
+def test_no_flipped_byte_of_a_checkpoint_goes_unnoticed(store: str, tmp_path: Path) -> None:
+    """Anywhere in the header, and at places spread over the tensors: refused, or the same all the same."""
+    run = _stopped(store, tmp_path / "run")
+    path = run / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    n_header = 8 + int.from_bytes(whole[:8], "little")
+    expected, progressed = _read(path)
+    places = [*range(n_header), *range(n_header, len(whole), 997)]
+    for place, bit in zip(places, random.Random(0).choices(range(8), k=len(places)), strict=True):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+        try:
+            tensors, again = _read(path)
+        except FlashheatError:
+            continue
+        assert place < n_header, place  # a blank that became another blank
+        assert again == progressed
+        assert all(torch.equal(tensors[name], tensor) for name, tensor in expected.items())
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(FlashheatError, match=r"checkpoint.safetensors must fit its checksum; it is damaged; remove it"):
+        resume(run, LogProgress())
+    with pytest.raises(FlashheatError, match=r"checkpoint.safetensors must fit its checksum"):
+        open_run(run).network()  # what predict and evaluate use
 
 
 def test_a_checkpoint_of_another_network_is_refused(store: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from flashheat.data.arrays import open_npz
-from flashheat.data.example import Example, Split, checked_rows
+from flashheat.data.example import Example, Split, checked_field, checked_rows
 from flashheat.errors import FlashheatError
 from flashheat.mesh import Mesh
 
@@ -42,7 +42,8 @@ def load_car(root: str | Path | None, stream: np.ndarray | None) -> Split:
 def _read_car(path: Path, stream: np.ndarray | None) -> Example:
     verts, faces, pressure = open_npz(path, "vertices_physical", "faces", "pressure")
     mesh = Mesh(verts, faces, name=path.stem)
-    target = checked_rows(pressure, f"`pressure` of {path}").astype(np.float64)
+    source = f"`pressure` of {path}"
+    target = checked_field(checked_rows(pressure, source), source)
     if len(target) != mesh.n_verts:
         raise FlashheatError(f"{path} must have one pressure a vertex; got {len(target)} for {mesh.n_verts} vertices")
     return Example(mesh, target, stream=stream)

@@ -18,6 +18,8 @@ At = Literal["vertices", "faces"]
 # A network has one output a class at every vertex, so a stray number among the labels would fill the memory.
 MAX_CLASSES = 10_000  # a class for each vertex of a template of 7,000, the most that meshes are labelled with, fits
 
+MAX_FIELD = 1e18  # the loss sums squares of up to twice this over a mesh of radius 1, in float32 (up to 3.4e38)
+
 
 @dataclass(frozen=True, eq=False)
 class Example:
@@ -71,6 +73,23 @@ def checked_rows(values: np.ndarray, source: str) -> np.ndarray:
             f"{bad.argmax()} (counted from 0)"
         )
     return values
+
+
+def checked_field(values: np.ndarray, source: str) -> np.ndarray:
+    """A field's values as float64, small enough to train on in float32.
+
+    Raises:
+        FlashheatError: one is larger than MAX_FIELD in size; the message names `source`.
+    """
+    field = values.astype(np.float64)
+    size = np.abs(field)
+    if size.max(initial=0) > MAX_FIELD:
+        row = size.argmax()
+        raise FlashheatError(
+            f"{source} must hold values of at most {MAX_FIELD:g} in size, whose squares fit float32; row {row} "
+            f"(counted from 0) is {field[row]:g}; scale the field"
+        )
+    return field
 
 
 def checked_labels(values: np.ndarray, source: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from flashheat.data.arrays import ARRAY_ENDINGS, read_array
-from flashheat.data.example import At, Example, Split, checked_labels
+from flashheat.data.example import At, Example, Split, checked_field, checked_labels
 from flashheat.errors import FlashheatError
 from flashheat.mesh import Mesh
 
@@ -93,7 +93,7 @@ def _read_example(path: Path, kind: Kind, stream: np.ndarray | None, at: At | No
     mesh = Mesh.read(path)
     values = read_array(arrays[0])
     at = _where(len(values), mesh, path.name, arrays[0].name, at)
-    values = checked_labels(values, str(arrays[0])) if kind == "classes" else values.astype(np.float64)
+    values = checked_labels(values, str(arrays[0])) if kind == "classes" else checked_field(values, str(arrays[0]))
     if kind == "field" and at == "faces":
         raise FlashheatError(
             f"a field must have one row a vertex; {arrays[0].name} has one a face of {path.name} ({len(values)}); "

@@ -100,8 +100,15 @@ class OperatorStore:
         except FlashheatError as error:
             aside = path.with_suffix(".damaged")
             logger.warning("%s; set aside as %s and computed again", error, aside.name)
-            with contextlib.suppress(FileNotFoundError):  # another process may have set it aside first
+            try:
                 os.replace(path, aside)
+            except FileNotFoundError:  # another process may have set it aside first
+                pass
+            except OSError as problem:
+                raise FlashheatError(
+                    f"an entry of the store must be a whole file; {path} is not, and cannot be set aside as "
+                    f"{aside.name}: {problem.strerror}; remove both"
+                ) from problem
             return None
 
     def _remove_stale_files(self) -> None:

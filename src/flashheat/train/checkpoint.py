@@ -1,7 +1,8 @@
 """A half-finished training becomes one file, and goes on from it as if it had never stopped.
 
 It is separate because the promise is kept here: weights, optimiser and counters are one safetensors file that is
-replaced as a whole, so a kill at any moment leaves a consistent state. The .json beside it is for people.
+replaced as a whole, so a kill at any moment leaves a consistent state; a checksum tells damage. The .json beside it is
+for people.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 
 from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
+from flashheat.operators.serial import checksum
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass
@@ -51,7 +53,8 @@ def save_checkpoint(path: Path, net: nn.Module, optimiser: torch.optim.Optimizer
         tensors |= {f"optimiser.{index}.{name}": torch.as_tensor(value) for name, value in values.items()}
     state = json.dumps({"format": FORMAT_VERSION, **asdict(progressed)})
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(plain, {"progress": state}))
+    metadata = {"progress": state}
+    write_atomically(path, save(plain, metadata | {"checksum": checksum(plain, metadata)}))
     write_atomically(path.with_suffix(".json"), state)
 
 
@@ -96,11 +99,15 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Progressed]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            state: dict[str, Any] = json.loads((file.metadata() or {})["progress"])
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        given = metadata.pop("checksum", None)
+        state: dict[str, Any] = json.loads(metadata["progress"])
     except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise FlashheatError(f"the checkpoint {path} must be readable; {error}; remove it to train anew") from error
-    if state.pop("format") != FORMAT_VERSION:
+    if given is not None and given != checksum(tensors, metadata):
+        raise FlashheatError(f"the checkpoint {path} must fit its checksum; it is damaged; remove it to train anew")
+    if state.pop("format", None) != FORMAT_VERSION or given is None:
         raise FlashheatError(f"the checkpoint {path} must be of format {FORMAT_VERSION}; use the version that wrote it")
     return tensors, Progressed(**state)
 

@@ -5,6 +5,7 @@ It is separate because it needs no data set: a mesh that fails is reported at th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from flashheat.errors import FlashheatError
 from flashheat.mesh import Mesh
 from flashheat.train.prepare import open_store
 from flashheat.train.progress import Progress, make_progress
+
+logger = logging.getLogger("flashheat")
 
 SUFFIXES = (".obj", ".off", ".ply", ".stl")
 
@@ -33,7 +36,7 @@ def precompute(
     Raises:
         FlashheatError: there is no mesh file, or the store cannot be written.
     """
-    files = [file for path in paths for file in mesh_files(Path(path))]
+    files = list(dict.fromkeys(file for path in paths for file in mesh_files(Path(path))))  # each once
     operators = open_store(store)
     failures = {}
     with (progress or make_progress()).stage("operators", len(files), unit="meshes") as advance:
@@ -42,7 +45,9 @@ def precompute(
                 operators.get(Mesh.read(file).normalise()[0], k_eig=k_eig)
             except FlashheatError as error:
                 failures[str(file)] = str(error)
-            advance(file.name)
+            advance(f"{file.name} failed" if str(file) in failures else file.name)
+    n_made = len(files) - len(failures)
+    logger.info("operators: %d of %d meshes succeeded, %d failed", n_made, len(files), len(failures))
     return failures
 
 
