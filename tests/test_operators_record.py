@@ -206,3 +206,12 @@ def test_only_alike_operators_are_packed(parts: list[Operators]) -> None:
             Operators.pack([parts[1], other])
     with pytest.raises(FlashheatError, match="empty"):
         Operators.pack([])
+
+
+def test_the_gradient_bases_do_not_load_the_compiler():
+    code = (
+        "import sys, flashheat; from flashheat.mesh import icosphere; "
+        "flashheat.compute_operators(icosphere(1), k_eig=4).gradX_evecs; print('torch._dynamo' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

@@ -89,17 +89,21 @@ class CSR:
 def product(matrix: CSR, basis: Tensor) -> Tensor:
     """[rows, K] sparse times dense, summed in float64: a gradient is a difference of close numbers.
 
-    Not differentiable; it may be compiled (one opaque op).
+    Not differentiable; it may be compiled (one opaque op, which an eager call passes by: its first call would import
+    all of the compiler).
     """
-    return torch.ops.flashheat.sparse_product(matrix.indptr, matrix.indices, matrix.values.detach(), basis.detach())
+    parts = matrix.indptr, matrix.indices, matrix.values.detach(), basis.detach()
+    return torch.ops.flashheat.sparse_product(*parts) if torch.compiler.is_compiling() else _product(*parts)
 
 
-@torch.library.custom_op("flashheat::sparse_product", mutates_args=())
-def _product_op(indptr: Tensor, indices: Tensor, values: Tensor, basis: Tensor) -> Tensor:
+def _product(indptr: Tensor, indices: Tensor, values: Tensor, basis: Tensor) -> Tensor:
     matrix = CSR(indptr, indices, values.double(), (indptr.shape[0] - 1, basis.shape[0]))
     if basis.device.type == "cpu":  # scipy is several times faster than torch here
         return torch.from_numpy(matrix.to_scipy() @ basis.double().numpy()).to(basis.dtype)
     return (matrix.to_torch() @ basis.double()).to(basis.dtype)
+
+
+_product_op = torch.library.custom_op("flashheat::sparse_product", _product, mutates_args=())
 
 
 @_product_op.register_fake
