@@ -1,19 +1,39 @@
-"""Compiles the kernel for a card that is not here, and reads registers, spills and shared memory off the result."""
+"""Compiles the kernel for a card that is not here, and reads registers, spills and shared memory off the result.
 
+    python -m tests.compile_only out.jsonl    # every shipped tile for every card, with the triton of this Python
+
+`make test-compile` does so with both versions of Triton; `make test` compiles the default tiles and holds the log to
+the kernel and the table that it was made of.
+"""
+
+import ast
+import hashlib
+import json
+import os
 import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from triton.runtime.cache import get_cache_manager  # noqa: F401  (the first import decides the cache folder)
 
-from flashheat.ops import diffuse_triton
+from flashheat.ops import diffuse_kernel_triton, diffuse_triton, tiles
 from flashheat.ops.diffuse_kernel_triton import diffuse_kernel
 from flashheat.ops.launch import DeviceSize, cut
 from flashheat.ops.tiles import Tile
+
+LOG = Path(__file__).parents[1] / "benchmarks" / "results" / "compile_only.jsonl"
+# Compute capability -> shared memory of one block, bytes
+CARDS = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
+CLASSES = {"fp16x3": "fp32", "bf16x3": "fp32", "half": "bf16"}  # precision class -> dtype of the features
 
 FORWARD = {"x_ptr", "mass_ptr", "evals_ptr", "evecs_ptr", "times_ptr", "y_ptr", "s_ptr", "parts_ptr", "counter_ptr"}
 BACKWARD = (FORWARD - {"mass_ptr"}) | {"out_mass_ptr", "spectral_ptr", "d_times_ptr", "d_times_parts_ptr"}
@@ -43,7 +63,7 @@ def compile_kernel(
         "K": K, "C": C, "ROW_X": C, "ROW_EVECS": K, "REDUCE": reduce, "EXPAND": expand,
         **dict(zip(_BLOCKS, blocks, strict=True)),
         **dict(zip(("DTYPE", "PARTS"), diffuse_triton._ARITHMETIC[_HALF.get(dtype, precision)], strict=True)),
-        "DEPTH": tile.depth or (0 if dtype == "bf16" else 1),
+        "CARRY": tile.carry or dtype != "bf16",
         **dict.fromkeys(_STRIDES, 1),
     }  # fmt: skip
     if packed:
@@ -77,10 +97,6 @@ def _type(name: str, dtype: str) -> str:
 
 
 def _report(compiled: Any) -> Report:
-    import os
-    import subprocess
-    import tempfile
-
     tools = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin")
     with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
         f.write(compiled.asm["cubin"])
@@ -96,3 +112,81 @@ def _report(compiled: Any) -> Report:
         "mma": len(re.findall("HMMA", sass)),
     }
     return Report(regs, n_spills, compiled.metadata.shared, compiled.asm["ptx"], forms)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One shipped tile for one card, forward or backward."""
+
+    precision: str
+    tile: Tile
+    capability: int
+    backward: bool
+
+    def compile(self) -> Report:
+        """Its report."""
+        pointers = BACKWARD if self.backward else FORWARD
+        return compile_kernel(
+            self.tile, self.precision, CLASSES[self.precision], capability=self.capability, pointers=pointers
+        )
+
+    def faults(self, report: Report) -> list[str]:
+        """What must not be: too much shared memory, spills, operands that ptxas before 13.3 may overwrite."""
+        found = []
+        if report.shared > CARDS[self.capability]:
+            found.append(f"{report.shared} bytes of shared memory, the card has {CARDS[self.capability]}")
+        if report.n_spills:
+            found.append(f"{report.n_spills} spills")
+        if report.sass_forms["wgmma_register"]:
+            found.append(f"{report.sass_forms['wgmma_register']} register operands of wgmma")
+        if self.capability == 90 and not report.sass_forms["wgmma"]:
+            found.append("no wgmma")
+        return found
+
+
+def shipped(capability: int) -> Iterator[Binary]:
+    """Every binary of the tile table for one card."""
+    for precision in CLASSES:
+        for tile in dict.fromkeys(tile for _, tile in tiles.table(precision, has_wgmma(capability))):
+            for backward in (False, True):
+                yield Binary(precision, tile, capability, backward)
+
+
+def has_wgmma(capability: int) -> bool:
+    """Whether the card takes the table for wgmma."""
+    return capability == 90
+
+
+def fingerprint() -> str:
+    """A hash of the tile table and of the kernel as the compiler sees it: comments and docstrings do not count."""
+    kernel = ast.parse(Path(diffuse_kernel_triton.__file__).read_text())
+    for node in ast.walk(kernel):
+        if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    tables = [tiles.table(precision, wgmma) for precision in CLASSES for wgmma in (True, False)]
+    return hashlib.sha256(f"{ast.dump(kernel)} {tables}".encode()).hexdigest()[:16]
+
+
+def _line(binary: Binary) -> dict[str, Any]:
+    report = binary.compile()
+    return {
+        "triton": triton.__version__, "card": f"sm_{binary.capability}", "precision": binary.precision,
+        "tile": list(vars(binary.tile).values()), "pass": "backward" if binary.backward else "forward",
+        "registers": report.n_regs, "spills": report.n_spills, "shared_bytes": report.shared, **report.sass_forms,
+        "faults": binary.faults(report), "fingerprint": fingerprint(),
+    }  # fmt: skip
+
+
+def main(out: str) -> None:
+    """Compile everything, one JSON line a binary; exit status 1 where one has a fault."""
+    todo, wrong = [binary for capability in CARDS for binary in shipped(capability)], 0
+    with get_context("spawn").Pool() as pool, Path(out).open("w") as file:
+        for n, line in enumerate(pool.imap(_line, todo), 1):
+            print(json.dumps(line), file=file, flush=True)
+            print(f"{n}/{len(todo)}", line["card"], line["precision"], line["tile"], line["pass"], *line["faults"])
+            wrong += bool(line["faults"])
+    sys.exit(f"{wrong} of {len(todo)} binaries have faults" if wrong else 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from flashheat.bench.cases import Case, random_case
+from flashheat.bench.timing import peak_bytes
 from flashheat.ops import diffuse, diffuse_reference, tiles
 from tests import diffuse_cases
 
@@ -173,10 +174,8 @@ def test_peak_memory_is_below_eager_by_one_feature_array():
 
     def peak(run) -> int:
         x, times = case.x.detach().requires_grad_(), case.times.detach().requires_grad_()
-        torch.autograd.grad(run(x, case.mass, case.evals, case.evecs, times), [x, times], case.g)
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        torch.autograd.grad(run(x, case.mass, case.evals, case.evecs, times), [x, times], case.g)
-        return torch.cuda.max_memory_allocated()
+        return peak_bytes(
+            lambda: torch.autograd.grad(run(x, case.mass, case.evals, case.evecs, times), [x, times], case.g)
+        )
 
     assert peak(diffuse) <= peak(eager) - case.x.numel() * 4

@@ -276,6 +276,50 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Facts as JSON.")] 
     typer.echo(jsonlib.dumps(found, indent=2) if json else report(found))
 
 
+bench = typer.Typer(help="Timings on a GPU, each behind a correctness gate, and the figures made of them.")
+app.add_typer(bench, name="bench", no_args_is_help=True)
+
+
+@bench.command()
+def ops(
+    out: Annotated[Path, typer.Option(help="JSON lines, one for each case and implementation.")],
+    commit: Annotated[str, typer.Option(help="Written into every line.")] = "",
+    main_only: Annotated[bool, typer.Option("--main", help="Only K = C = 128 and the ragged batch.")] = False,
+) -> None:
+    """Time `diffuse` against plain PyTorch, eager and compiled, at matched precision.
+
+    Examples:
+
+    - `flashheat bench ops --out ops.jsonl --commit $(git rev-parse --short HEAD)`
+    """
+    from flashheat.bench.ops import run
+
+    raise_on_ctrl_c()
+    run(out, commit, main_only)
+
+
+@bench.command()
+def figures(
+    results: Annotated[Path, typer.Argument(help="What `bench ops` wrote.")],
+    text: Annotated[Path, typer.Option(help="Markdown whose marked table is replaced.")],
+    plot: Annotated[Path | None, typer.Option(help="SVG or PNG file for the plot (needs matplotlib).")] = None,
+) -> None:
+    """Make the table (and the plot) of a file of results.
+
+    Examples:
+
+    - `flashheat bench figures benchmarks/results/h200/ops.jsonl --text README.md --plot docs/ops.svg`
+    """
+    from flashheat.bench import figures as make
+    from flashheat.files import write_atomically
+
+    rows = make.read_rows(results)
+    changed = make.insert(text.read_text(), make.table(rows))
+    write_atomically(text, changed)
+    if plot is not None:
+        make.plot(rows, plot)
+
+
 def _tell(error: Exception) -> None:
     """One line on stderr, or with `--debug` the traceback."""
     if "--debug" in sys.argv:

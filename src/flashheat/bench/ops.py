@@ -1,6 +1,6 @@
 """`diffuse` against plain PyTorch, eager and compiled, at matched precision: correctness gate first, then times.
 
-    python -m flashheat.bench.ops out.jsonl COMMIT
+    flashheat bench ops --out out.jsonl --commit COMMIT
 
 One JSON object for each case and implementation. Implementations of one case are measured in one process; another set
 of processes compiles everything beforehand, side by side.
@@ -8,7 +8,8 @@ of processes compiles everything beforehand, side by side.
 
 import datetime
 import json
-import sys
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -21,7 +22,10 @@ from torch import Tensor
 
 from flashheat.bench.cases import Case, random_case
 from flashheat.bench.timing import gpu_us, peak_bytes, wall_us
+from flashheat.errors import FlashheatError
 from flashheat.ops import diffuse, diffuse_reference
+
+_log = logging.getLogger("flashheat")
 
 SIZES = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000, 1_000_000]
 PAIRS = [(64, 64), (64, 128), (256, 128), (128, 256), (256, 256), (512, 128), (512, 512)]
@@ -54,7 +58,7 @@ def rows() -> list[Row]:
     """The main table, some other numbers of columns, and a ragged batch."""
     rng = torch.Generator().manual_seed(0)
     ragged = tuple(torch.randint(500, 8001, (64,), generator=rng).tolist())
-    main = [Row(V, 128, 128, p) for p in PRECISIONS for V in SIZES]
+    main = [Row(V, 128, 128, p, impls=impls_at(V)) for p in PRECISIONS for V in SIZES]
     pairs = [
         Row(V, K, C, p, passes=("forward",), impls=("flashheat", "eager"))
         for p in PRECISIONS
@@ -65,6 +69,11 @@ def rows() -> list[Row]:
         Row(sum(ragged), 128, 128, p, ragged, ("forward",), ("flashheat", "graphed loop", "padded")) for p in PRECISIONS
     ]
     return main + pairs + batch
+
+
+def impls_at(V: int) -> tuple[str, ...]:
+    """All implementations at three sizes; to tune takes minutes, so without max-autotune at the others."""
+    return ("flashheat", "eager", "compile", *(("max-autotune",) if V in (4_000, 16_000, 64_000) else ()))
 
 
 def eager(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, offsets: None = None) -> Tensor:
@@ -88,9 +97,10 @@ def padded(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor,
 
 def implementation(impl: str, row: Row) -> Run:
     """What runs a case, of the arguments of `diffuse`."""
-    if impl == "compile":
+    if impl in ("compile", "max-autotune"):
         torch._dynamo.reset()
-        return torch.compile(eager, dynamic=False)
+        mode = "max-autotune-no-cudagraphs" if impl == "max-autotune" else None
+        return torch.compile(eager, dynamic=False, mode=mode)
     if impl == "flashheat":
         return diffuse
     many = {"graphed loop": loop, "padded": padded}.get(impl)
@@ -159,7 +169,7 @@ def relative(a: Tensor, b: Tensor) -> float:
 def floor_us(row: Row, name: str) -> float:
     """Each input read once and each output written once, over the bandwidth of a large copy."""
     n_bytes = 2 if row.precision == "bf16" else 4
-    return row.V * (row.K + row.C * (2 if name == "forward" else 4)) * n_bytes / BYTES_A_SECOND * 1e6
+    return row.V * (row.K + row.C * (4 if name == "both" else 2)) * n_bytes / BYTES_A_SECOND * 1e6
 
 
 def warm(row: Row) -> None:
@@ -172,18 +182,25 @@ def warm(row: Row) -> None:
             passes[name]()
 
 
-def main(out: str, commit: str) -> None:
-    """Compile everything in parallel, then measure row by row."""
-    todo = rows()
+def run(out: str | Path, commit: str, main_only: bool = False) -> None:
+    """Compile everything in parallel, then measure row by row into a file of JSON lines.
+
+    Raises:
+        FlashheatError: there is no CUDA device, or flashheat was less accurate than its class allows (the row is left
+            out, the others are written).
+    """
+    if not torch.cuda.is_available():
+        raise FlashheatError("the benchmark needs a CUDA device: torch sees none here")
+    todo = [row for row in rows() if not main_only or row.sizes is not None or row.K == row.C == 128]
     with get_context("spawn").Pool(14) as pool:
         pool.map(warm, [row for row in todo if row.V <= 256_000], chunksize=1)
     about = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
         "commit": commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }  # fmt: skip
-    wrong = []
+    wrong, start = [], time.monotonic()
     with Path(out).open("w") as file:
-        for row in todo:
+        for n, row in enumerate(todo, 1):
             try:
                 found = measure(row)
             except AssertionError as error:
@@ -191,9 +208,11 @@ def main(out: str, commit: str) -> None:
                 continue
             for line in found:
                 print(json.dumps(line | about), file=file, flush=True)
+            left = (time.monotonic() - start) / n * (len(todo) - n)
+            _log.info("%d/%d: V %d, K %d, C %d, %s; about %.0f s left", n, len(todo), *_columns(row), left)
     if wrong:
-        sys.exit("\n".join(wrong))
+        raise FlashheatError("; ".join(wrong))
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def _columns(row: Row) -> tuple[int, int, int, str]:
+    return row.V, row.K, row.C, row.precision

@@ -21,20 +21,19 @@ from flashheat.ops.basis import from_basis_reference, to_basis_reference
 from flashheat.ops.tiles import Tile
 
 SIZES = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 256_000, 1_000_000]
-# block_v, block_out_v, block_c, num_warps, num_stages, depth
-_BLOCKS = {
+# block_v, block_out_v, block_c, num_warps, num_stages, carry
+_BLOCKS: dict[str, list[tuple[int, int, int, int, int, bool]]] = {
     "fp16x3": [
-        (32, 64, 32, 4, 2, 1), (64, 64, 32, 4, 2, 1), (32, 64, 64, 4, 2, 1), (64, 64, 64, 8, 2, 1),
-        (32, 64, 128, 8, 2, 1),
+        (32, 64, 32, 4, 1, True), (64, 64, 32, 4, 1, True), (32, 64, 64, 4, 1, True), (64, 64, 64, 8, 1, True),
+        (32, 64, 128, 8, 1, True),
     ],
     "bf16x3": [
-        (32, 64, 32, 4, 2, 1), (64, 64, 32, 4, 2, 1), (32, 64, 64, 4, 2, 1), (64, 128, 64, 8, 2, 1),
-        (64, 64, 64, 8, 2, 1), (64, 64, 128, 8, 2, 1), (32, 128, 128, 8, 2, 2), (64, 128, 128, 8, 2, 1),
+        (32, 64, 32, 4, 1, True), (64, 64, 32, 4, 1, True), (32, 64, 64, 4, 1, True), (64, 64, 64, 4, 1, True),
+        (64, 128, 64, 8, 1, True), (64, 64, 128, 8, 1, True), (64, 128, 128, 8, 1, True),
     ],
     "half": [
-        (64, 64, 32, 4, 2, 1), (64, 64, 32, 4, 3, 0), (64, 64, 64, 4, 2, 1), (64, 64, 64, 4, 3, 0),
-        (64, 64, 64, 4, 4, 0), (64, 64, 128, 8, 3, 0), (64, 64, 128, 8, 4, 0),
-        (64, 128, 64, 8, 3, 0), (64, 128, 64, 8, 2, 1), (128, 64, 32, 4, 2, 1),
+        (64, 64, 32, 4, 1, True), (64, 64, 32, 4, 3, False), (64, 64, 32, 4, 4, False), (128, 64, 32, 4, 3, False),
+        (64, 64, 64, 4, 3, False), (64, 64, 64, 4, 4, False), (128, 64, 64, 4, 4, False), (64, 64, 128, 8, 4, False),
     ],
 }  # fmt: skip
 CANDIDATES = [(precision, blocks) for precision, many in _BLOCKS.items() for blocks in many]
@@ -82,12 +81,12 @@ def check_exact(precision: str, tile: Tile, K: int = 128, C: int = 128) -> str:
     return ""
 
 
-def _tile(blocks: tuple[int, ...], per_sm: int) -> Tile:
-    block_v, block_out_v, block_c, num_warps, num_stages, depth = blocks
-    return Tile(block_v, block_out_v, block_c, num_warps, num_stages, per_sm, depth)
+def _tile(blocks: tuple[int, int, int, int, int, bool], per_sm: int) -> Tile:
+    block_v, block_out_v, block_c, num_warps, num_stages, carry = blocks
+    return Tile(block_v, block_out_v, block_c, num_warps, num_stages, per_sm, carry)
 
 
-def _check(candidate: tuple[str, tuple[int, ...]]) -> str:
+def _check(candidate: tuple[str, tuple[int, int, int, int, int, bool]]) -> str:
     precision, blocks = candidate
     try:
         return check_exact(precision, _tile(blocks, 1))

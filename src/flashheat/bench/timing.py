@@ -28,7 +28,7 @@ def gpu_us(run: Callable[[], object], n_repeats: int = 25) -> float:
 
 
 def capture(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """`run` as one CUDA graph, after two warm-up calls beside the default stream."""
+    """`run` as one CUDA graph, after two warm-up calls on the stream that is then captured."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -36,7 +36,7 @@ def capture(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
         run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):
         run()
     return graph
 

@@ -53,6 +53,16 @@ def _dot(a1, a2, b1, b2, acc, PARTS: tl.constexpr):
 
 
 @triton.jit
+def _add_product(a1, a2, unscale_a, b1, b2, unscale_b, acc, PARTS: tl.constexpr):
+    """`acc + (a1 + a2)^T (b1 + b2)`, unscaled."""
+    if a1.dtype == tl.float16:  # by itself: it has its own scale, and tensor cores truncate when they add
+        t = _dot(tl.trans(a1), tl.trans(a2), b1, b2, tl.zeros_like(acc), PARTS)
+        return acc + t * tl.trans(unscale_a) * unscale_b
+    else:
+        return _dot(tl.trans(a1), tl.trans(a2), b1, b2, acc, PARTS)
+
+
+@triton.jit
 def _product(a1, a2, unscale_a, b1, b2, unscale_b, PARTS: tl.constexpr):
     """`(a1 + a2) (b1 + b2)`, unscaled. The three products do not wait for one another."""
     zero = tl.zeros((a1.shape[0], b1.shape[1]), tl.float32)
@@ -186,18 +196,18 @@ def _load_step(
 def _reduce_rows(
     x_ptr, mass_ptr, evecs_ptr, stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k, lo, n, k, c,
     K: tl.constexpr, C: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-    DTYPE: tl.constexpr, PARTS: tl.constexpr, DEPTH: tl.constexpr,
+    DTYPE: tl.constexpr, PARTS: tl.constexpr, CARRY: tl.constexpr,
 ):  # fmt: skip
     """`sum over lo <= v < lo + n of evecs[v, k] mass[v] x[v, c]`.
 
-    Each step multiplies a tile that was loaded `DEPTH` steps ago and split one step ago: so the loads run beside the
-    products, and the compiler takes both operands from shared memory (it does so for values carried round a loop;
-    operands computed in the same step it would pass in registers, and fetch the basis four bytes at a time).
-    With `DEPTH` 0 nothing is carried: for operands that need no work the compiler's own pipeline is the better one.
+    With `CARRY` each step multiplies the tile of the step before: so the loads run beside the products, and the
+    compiler takes both operands from shared memory (it does so for values carried round a loop; operands computed in
+    the same step it would pass in registers, and fetch the basis four bytes at a time).
+    Operands that need no work are not carried: for those the compiler's own pipeline is the better one.
     """
     MASS: tl.constexpr = mass_ptr is not None
     acc = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
-    if DEPTH == 0:
+    if not CARRY:
         for i in range(0, n, BLOCK_V):
             basis, x, mass = _load_step(
                 x_ptr, mass_ptr, evecs_ptr, stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k,
@@ -205,35 +215,20 @@ def _reduce_rows(
             )  # fmt: skip
             acc = tl.dot(tl.trans(basis), _weigh(x, mass, MASS).to(DTYPE), acc)
     else:
-        basis, x, mass = _load_step(
-            x_ptr, mass_ptr, evecs_ptr, stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k,
-            lo, n, k, c, K, C, BLOCK_V, BLOCK_K, BLOCK_C,
-        )  # fmt: skip
-        next_basis, next_x, next_mass = basis, x, mass
-        if DEPTH == 2:
-            next_basis, next_x, next_mass = _load_step(
-                x_ptr, mass_ptr, evecs_ptr, stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k,
-                lo + BLOCK_V, n - BLOCK_V, k, c, K, C, BLOCK_V, BLOCK_K, BLOCK_C,
-            )  # fmt: skip
-        a1, a2, unscale_a = _split(basis, 0, DTYPE, PARTS)
-        b1, b2, unscale_b = _split(_weigh(x, mass, MASS), 0, DTYPE, PARTS)
-        for i in range(DEPTH * BLOCK_V, n + DEPTH * BLOCK_V, BLOCK_V):
+        a1 = tl.zeros((BLOCK_V, BLOCK_K), DTYPE)  # the first step multiplies nothing, while its loads are on the way
+        b1 = tl.zeros((BLOCK_V, BLOCK_C), DTYPE)
+        a2, b2 = a1, b1
+        SCALED: tl.constexpr = tl.float16 == DTYPE
+        unscale_a = tl.full((1, BLOCK_K if SCALED else 1), 1.0, tl.float32)
+        unscale_b = tl.full((1, BLOCK_C if SCALED else 1), 1.0, tl.float32)
+        for i in range(0, n + BLOCK_V, BLOCK_V):
             basis, x, mass = _load_step(
                 x_ptr, mass_ptr, evecs_ptr, stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k,
                 lo + i, n - i, k, c, K, C, BLOCK_V, BLOCK_K, BLOCK_C,
             )  # fmt: skip
-            if tl.float16 == DTYPE:  # by itself: it has its own scale, and tensor cores truncate when they add
-                t = _dot(tl.trans(a1), tl.trans(a2), b1, b2, tl.zeros((BLOCK_K, BLOCK_C), tl.float32), PARTS)
-                acc += t * tl.trans(unscale_a) * unscale_b
-            else:
-                acc = _dot(tl.trans(a1), tl.trans(a2), b1, b2, acc, PARTS)
-            if DEPTH == 2:
-                a1, a2, unscale_a = _split(next_basis, 0, DTYPE, PARTS)
-                b1, b2, unscale_b = _split(_weigh(next_x, next_mass, MASS), 0, DTYPE, PARTS)
-                next_basis, next_x, next_mass = basis, x, mass
-            else:
-                a1, a2, unscale_a = _split(basis, 0, DTYPE, PARTS)
-                b1, b2, unscale_b = _split(_weigh(x, mass, MASS), 0, DTYPE, PARTS)
+            acc = _add_product(a1, a2, unscale_a, b1, b2, unscale_b, acc, PARTS)
+            a1, a2, unscale_a = _split(basis, 0, DTYPE, PARTS)
+            b1, b2, unscale_b = _split(_weigh(x, mass, MASS), 0, DTYPE, PARTS)
     return acc
 
 
@@ -262,7 +257,7 @@ def _store_rows(
 def _expand_rows(
     y_ptr, mass_ptr, evecs_ptr, s_ptr, stride_mass_v, stride_evecs_v, stride_evecs_k, b, lo, n, c,
     K: tl.constexpr, C: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-    DTYPE: tl.constexpr, PARTS: tl.constexpr, DEPTH: tl.constexpr,
+    DTYPE: tl.constexpr, PARTS: tl.constexpr, CARRY: tl.constexpr,
 ):  # fmt: skip
     """`y[v, c] = mass[v] sum over k of evecs[v, k] s[k, c]`, last rows first.
 
@@ -271,8 +266,8 @@ def _expand_rows(
     FULL: tl.constexpr = K % BLOCK_K == 0
     k = tl.arange(0, BLOCK_K)
     n_tiles = tl.cdiv(n, BLOCK_V)
-    s1, s2, unscale_s = _split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
-    if K <= BLOCK_K and DEPTH == 0:
+    if K <= BLOCK_K and not CARRY:
+        s1, s2, unscale_s = _split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
         for j in range(n_tiles):
             i = (n_tiles - 1 - j) * BLOCK_V
             tile = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + i, n - i, k, K, BLOCK_V, FULL)
@@ -281,6 +276,7 @@ def _expand_rows(
     elif K <= BLOCK_K:
         done = (n_tiles - 1) * BLOCK_V
         basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + done, n - done, k, K, BLOCK_V, FULL)
+        s1, s2, unscale_s = _split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
         a1, a2, unscale_a = _split(basis, 1, DTYPE, PARTS)
         for j in range(n_tiles):
             i = (n_tiles - 1 - j) * BLOCK_V
@@ -323,22 +319,27 @@ def _finish(
     start, stop = _mesh_rows(offsets_ptr, b, V)
     first = _slot_first(offsets_ptr, b, V, rows)
     n_slots = _n_slots(offsets_ptr, start, stop, rows)
-    x_hat = tl.zeros((BLOCK_FK, BLOCK_FC), tl.float32)
+    block = b.to(tl.int64) * (K * C) + kc
+    if evals_ptr is not None:
+        evals = tl.load(evals_ptr + b.to(tl.int64) * K + k, mask=k < K, other=0.0).to(tl.float32)
+    if h_ptr is not None:
+        h = tl.load(h_ptr + block, mask=mask, other=0.0)
+    if spectral_ptr is not None:
+        spectral = tl.load(spectral_ptr + block, mask=mask, other=0.0)
+    sums = tl.zeros((BLOCK_S, BLOCK_FK, BLOCK_FC), tl.float32)
     for j in range(0, n_slots, BLOCK_S):
         slots = j + tl.arange(0, BLOCK_S)
         at = parts_ptr + (first + slots).to(tl.int64)[:, None, None] * (K * C) + kc[None, :, :]
-        part = tl.load(at, mask=(slots < n_slots)[:, None, None] & mask[None, :, :], other=0.0, cache_modifier=".cg")
-        x_hat += tl.sum(part, 0)
-    block = b.to(tl.int64) * (K * C) + kc
+        sums += tl.load(at, mask=(slots < n_slots)[:, None, None] & mask[None, :, :], other=0.0, cache_modifier=".cg")
+    x_hat = tl.sum(sums, 0)
     if h_ptr is not None:
-        x_hat += tl.load(h_ptr + block, mask=mask, other=0.0)
+        x_hat += h
     if evals_ptr is None:
         tl.store(s_ptr + block, x_hat, mask=mask)
     else:
-        evals = tl.load(evals_ptr + b.to(tl.int64) * K + k, mask=k < K, other=0.0).to(tl.float32)
         tl.store(s_ptr + block, tl.exp2(-1.4426950408889634 * evals[:, None] * times[None, :]) * x_hat, mask=mask)
         if spectral_ptr is not None:
-            both = tl.load(spectral_ptr + block, mask=mask, other=0.0) * x_hat
+            both = spectral * x_hat
             if d_evals_ptr is not None:
                 d_evals = -tl.sum(both * times[None, :], 1)
                 tl.store(d_evals_ptr + b.to(tl.int64) * K + k, d_evals, mask=k < K)
@@ -367,7 +368,7 @@ def diffuse_kernel(
     REDUCE: tl.constexpr, EXPAND: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_OUT_V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_FK: tl.constexpr, BLOCK_FC: tl.constexpr,
-    DTYPE: tl.constexpr, PARTS: tl.constexpr, DEPTH: tl.constexpr,
+    DTYPE: tl.constexpr, PARTS: tl.constexpr, CARRY: tl.constexpr,
 ):  # fmt: skip
     """`s = exp(-evals * times) (evecs^T (mass * x) + h)`, then `y = out_mass * (evecs s)`.
 
@@ -396,7 +397,7 @@ def diffuse_kernel(
                 if n > 0:
                     part = _reduce_rows(
                         x_ptr, mass_ptr, evecs_ptr, row_x, stride_x_c, stride_mass_v, row_evecs, stride_evecs_k,
-                        lo, n, k, c, K, C, BLOCK_V, BLOCK_K, BLOCK_C, DTYPE, PARTS, DEPTH,
+                        lo, n, k, c, K, C, BLOCK_V, BLOCK_K, BLOCK_C, DTYPE, PARTS, CARRY,
                     )  # fmt: skip
                     at = parts_ptr + slot.to(tl.int64) * (K * C) + k[:, None] * C + c[None, :]
                     tl.store(at, part, mask=(k[:, None] < K) & (c[None, :] < C))
@@ -419,7 +420,7 @@ def diffuse_kernel(
                 if n > 0:
                     _expand_rows(
                         y_ptr, out_mass_ptr, evecs_ptr, s_ptr, stride_mass_v, row_evecs, stride_evecs_k,
-                        first + j, lo, n, c, K, C, BLOCK_OUT_V, BLOCK_K, BLOCK_C, DTYPE, PARTS, DEPTH,
+                        first + j, lo, n, c, K, C, BLOCK_OUT_V, BLOCK_K, BLOCK_C, DTYPE, PARTS, CARRY,
                     )  # fmt: skip
     if d_times_parts_ptr is not None:
         for i in range(tl.cdiv(C - pid, P)):

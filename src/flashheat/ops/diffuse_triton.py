@@ -1,8 +1,11 @@
 """Launches the Triton kernel: allocates what it writes, lays batches flat, and keeps the binaries at hand.
 
-It is separate from the kernel because all of it is plain PyTorch, run by every eager call and so kept short.
+It is separate from the kernel because all of it is plain PyTorch, run by every eager call and so kept short: for small
+meshes the host is the cost.
 """
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,10 +30,10 @@ def forward(
         expand: also compute `y = evecs s`.
         tile: block sizes, for sweeps; left out, those of the table.
     """
-    p = _cut(evecs, x.shape[-1], offsets, precision, tile, x.dtype)
+    p = _plan_of(evecs, x.shape[-1], x.dtype, offsets, precision, tile)
     y = torch.empty_like(x, memory_format=torch.contiguous_format) if expand else None
     s = _empty_spectral(evecs, x.shape[-1], offsets)
-    _launch(p, precision, x.dtype, evecs, offsets, x=x, mass=mass, evals=evals, times=times, y=y, s=s)
+    _launch(p, evecs, offsets, x=x, mass=mass, evals=evals, times=times, y=y, s=s)
     return y, s
 
 
@@ -48,7 +51,7 @@ def backward(
         s: the spectrum that the forward pass returned.
         expand, d_times, d_evals: what to compute besides `u`; the rest is None.
     """
-    p = _cut(evecs, g.shape[-1], offsets, precision, tile, g.dtype)
+    p = _plan_of(evecs, g.shape[-1], g.dtype, offsets, precision, tile)
     e = torch.empty_like(g, memory_format=torch.contiguous_format) if expand else None
     u = torch.empty_like(s)
     sums = {
@@ -56,7 +59,7 @@ def backward(
         "d_evals": g.new_empty(evals.shape, dtype=torch.float32) if d_evals else None,
     }
     _launch(
-        p, precision, g.dtype, evecs, offsets,
+        p, evecs, offsets,
         x=g, evals=evals, times=times, h=h, spectral=s if d_times or d_evals else None, out_mass=mass, y=e, s=u, **sums,
     )  # fmt: skip
     return e, u, sums["d_times"], sums["d_evals"]
@@ -65,17 +68,43 @@ def backward(
 def expand(s: Tensor, evecs: Tensor, offsets: Tensor | None, precision: str, *, tile: Tile | None = None) -> Tensor:
     """`evecs s` for each mesh, in float32."""
     dtype = torch.promote_types(s.dtype, evecs.dtype)
-    p = _cut(evecs, s.shape[-1], offsets, precision, tile, dtype)
+    p = _plan_of(evecs, s.shape[-1], dtype, offsets, precision, tile)
     y = evecs.new_empty((*evecs.shape[:-1], s.shape[-1]), dtype=torch.float32)
-    _launch(p, precision, dtype, evecs, offsets, y=y, s=s.contiguous())
+    _launch(p, evecs, offsets, y=y, s=s.contiguous())
     return y
 
 
-def _cut(evecs: Tensor, C: int, offsets: Tensor | None, precision: str, tile: Tile | None, dtype: torch.dtype) -> Cut:
-    precision = "half" if dtype in (torch.float16, torch.bfloat16) else precision
+@dataclass(frozen=True)
+class _Plan:
+    """What a launch needs to know of its shapes and dtypes: the cut, the kernel's constants, and a number for those."""
+
+    cut: Cut
+    constants: tuple[Any, ...]
+    number: int
+
+
+def _plan_of(
+    evecs: Tensor, C: int, dtype: torch.dtype, offsets: Tensor | None, precision: str, tile: Tile | None
+) -> _Plan:
     B = offsets.shape[0] - 1 if offsets is not None else evecs.shape[0] if evecs.ndim == 3 else 1
-    size = device_size(evecs.device)
-    return cut(evecs.shape[-2], B, evecs.shape[-1], C, offsets is not None, precision, size, tile)
+    V, K = evecs.shape[-2:]
+    return _plan(V, B, K, C, offsets is not None, dtype, evecs.dtype, precision, evecs.device, tile)
+
+
+@lru_cache(4096)
+def _plan(
+    V: int, B: int, K: int, C: int, packed: bool, dtype: torch.dtype, basis_dtype: torch.dtype, precision: str,
+    device: torch.device, tile: Tile | None,
+) -> _Plan:  # fmt: skip
+    half = dtype in (torch.float16, torch.bfloat16)
+    p = cut(V, B, K, C, packed, "half" if half else precision, device_size(device), tile)
+    carry = p.tile.carry or not basis_dtype is dtype is torch.bfloat16  # all others must be converted first
+    constants = (*p.blocks, *_ARITHMETIC[dtype if half else precision], carry)
+    number = _numbers.setdefault((device, K, C, constants, p.tile.num_warps), len(_numbers))
+    return _Plan(p, constants, number)
+
+
+_numbers: dict[tuple[Any, ...], int] = {}
 
 
 def _empty_spectral(evecs: Tensor, C: int, offsets: Tensor | None) -> Tensor:
@@ -84,55 +113,68 @@ def _empty_spectral(evecs: Tensor, C: int, offsets: Tensor | None) -> Tensor:
 
 
 def _launch(
-    p: Cut, precision: str, dtype: torch.dtype, evecs: Tensor, offsets: Tensor | None, *, s: Tensor,
+    plan: _Plan, evecs: Tensor, offsets: Tensor | None, *, s: Tensor,
     x: Tensor | None = None, mass: Tensor | None = None, evals: Tensor | None = None, times: Tensor | None = None,
     out_mass: Tensor | None = None, h: Tensor | None = None, spectral: Tensor | None = None, y: Tensor | None = None,
     d_times: Tensor | None = None, d_evals: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Lay a leading batch axis flat, allocate the workspace and launch on the device of `evecs`."""
+    p, device = plan.cut, evecs.device
     reduce = x is not None
-    parts = _workspace(p, s, y) if reduce else None
-    d_times_parts = None if d_times is None else s.new_empty(p.C * p.n_finish)
-    evecs = evecs.flatten(0, -2)
-    x = None if x is None else x.flatten(0, -2)
-    mass, out_mass = (None if t is None else t.reshape(-1) for t in (mass, out_mass))
-    stride_mass = next((m.stride(0) for m in (mass, out_mass) if m is not None), 1)
-    strides = (*((1, 1) if x is None else x.stride()), stride_mass, *evecs.stride())
-    rows = tuple(strides[i] if strides[i + 1] == 1 else 0 for i in (0, 3))  # known to the compiler where rows are dense
-    strides = (1 if rows[0] else strides[0], *strides[1:3], 1 if rows[1] else strides[3], strides[4])
-    half = dtype in (torch.float16, torch.bfloat16)
-    depth = p.tile.depth or (0 if evecs.dtype is dtype is torch.bfloat16 else 1)
-    tensors = (x, mass, _dense(evals), evecs, _dense(times), offsets, out_mass, _dense(h), spectral, y, s)
-    sizes = (p.V, p.B, p.n_chunks, p.rows, p.n_out_chunks, p.out_rows)
-    constants = (
-        p.K, p.C, *rows, reduce, y is not None, *p.blocks, *_ARITHMETIC[dtype if half else precision], depth,
+    if evecs.ndim == 3:
+        evecs = evecs.flatten(0, 1)
+        x = None if x is None else x.flatten(0, 1)
+        mass, out_mass = (None if t is None else t.reshape(-1) for t in (mass, out_mass))
+    stride_x_v, stride_x_c = (1, 1) if x is None else x.stride()
+    stride_evecs_v, stride_evecs_k = evecs.stride()
+    any_mass = out_mass if mass is None else mass
+    stride_mass_v = 1 if any_mass is None else any_mass.stride(0)
+    row_x = row_evecs = 0  # the stride of rows, known to the compiler where they are dense
+    if stride_x_c == 1:
+        row_x, stride_x_v = stride_x_v, 1
+    if stride_evecs_k == 1:
+        row_evecs, stride_evecs_v = stride_evecs_v, 1
+    strides = (stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k)
+    tensors = (
+        x, mass, _dense(evals), evecs, _dense(times), offsets, out_mass, _dense(h), spectral, y, s, d_times, d_evals,
+        _workspace(p, s, y) if reduce else None, None if d_times is None else s.new_empty(p.C * p.n_finish),
+        counter(device) if reduce else None,
     )  # fmt: skip
-    args = (
-        *tensors, d_times, d_evals, parts, d_times_parts, counter(evecs.device) if reduce else None,
-        *sizes, *strides, *constants,
-    )  # fmt: skip
+    pointers = [None if t is None else t.data_ptr() for t in tensors]
     key = (
-        evecs.device, constants, p.tile, d_times is None, d_evals is None,
+        plan.number, row_x, row_evecs, reduce, y is None,
         *[(n == 1, n % 16 == 0, n < 2**31) for n in strides],
-        *[None if t is None else (t.dtype, t.data_ptr() % 16 == 0) for t in tensors],
+        *[t if t is None else t % 16 for t in pointers],
+        *[None if t is None else t.dtype for t in tensors[:10]],
     )  # fmt: skip
-    if not evecs.is_cuda or evecs.device.index == torch.cuda.current_device():
-        _run(key, p, args, reduce)
+    sizes = (p.V, p.B, p.n_chunks, p.rows, p.n_out_chunks, p.out_rows)
+    kernel = _compiled.get(key)
+    if kernel is None:
+        constants = (p.K, p.C, row_x, row_evecs, reduce, y is not None, *plan.constants)
+        _compile(key, plan, device, (*tensors, *sizes, *strides, *constants))
         return
-    with torch.cuda.device(evecs.device):
-        _run(key, p, args, reduce)
+    args = (*pointers, *sizes, *strides, p.K, p.C, row_x, row_evecs, reduce, y is not None, *plan.constants)
+    grid, stream = (p.n_programs, 1, 1), torch._C._cuda_getCurrentRawStream(device.index)
+    if device.index == torch.cuda.current_device():
+        kernel[grid](*args, stream=stream)
+        return
+    with torch.cuda.device(device):
+        kernel[grid](*args, stream=stream)
 
 
-def _run(key: tuple[Any, ...], p: Cut, args: tuple[Any, ...], cooperative: bool) -> None:
-    if key in _compiled:
-        _compiled[key][(p.n_programs, 1, 1)](*args)
+def _compile(key: tuple[Any, ...], plan: _Plan, device: torch.device, args: tuple[Any, ...]) -> None:
+    """The first launch of a binary. The interpreter has none: one program owns all chunks, every time."""
+    tile = plan.cut.tile
+    options = {
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+        "launch_cooperative_grid": args[0] is not None,
+    }
+    if device.type != "cuda":
+        diffuse_kernel[(1,)](*args, **options)
         return
-    n_programs = p.n_programs if args[3].is_cuda else 1
-    kernel = diffuse_kernel[(n_programs,)](
-        *args, num_warps=p.tile.num_warps, num_stages=p.tile.num_stages, launch_cooperative_grid=cooperative
-    )
-    if kernel is not None:  # the interpreter has none
-        _compiled[key] = kernel
+    with torch.cuda.device(device):
+        _compiled[key] = diffuse_kernel[(plan.cut.n_programs,)](*args, **options)
 
 
 def _workspace(p: Cut, s: Tensor, y: Tensor | None) -> Tensor:

@@ -20,10 +20,10 @@ _n_taken: dict[int, int] = {}
 
 @dataclass(frozen=True)
 class DeviceSize:
-    """Multiprocessors of a device, and whether each has the shared memory (160 KB) that the large tiles want."""
+    """Multiprocessors of a device, and whether its tensor cores read shared memory (Hopper)."""
 
     n_sm: int
-    large: bool
+    wgmma: bool
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def cut(
     V: int, B: int, K: int, C: int, packed: bool, precision: str, device: DeviceSize, tile: Tile | None = None
 ) -> Cut:
     """Cut `B` meshes of `V` vertices (packed: of `V` vertices in all) so that the device's programs are busy."""
-    tile = tile or choose_tile(precision, V if packed else V * B, device.large)
+    tile = tile or choose_tile(precision, V if packed else V * B, device.wgmma)
     block_k, block_c = min(128, _block(K)), min(tile.block_c, _block(C))
     n_k, n_c = -(-K // block_k), -(-C // block_c)
     resident = device.n_sm * tile.per_sm
@@ -120,9 +120,7 @@ def device_size(device: torch.device) -> DeviceSize:
     if device.type != "cuda":
         return DeviceSize(3, True)
     properties = torch.cuda.get_device_properties(device)
-    return DeviceSize(
-        properties.multi_processor_count, getattr(properties, "shared_memory_per_block_optin", 0) >= 160_000
-    )
+    return DeviceSize(properties.multi_processor_count, properties.major == 9)
 
 
 def _block(n: int) -> int:

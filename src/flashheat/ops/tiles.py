@@ -15,9 +15,9 @@ class Tile:
         block_out_v: vertices a step of the expansion.
         block_c: channels of one program.
         num_warps: warps of one program.
-        num_stages: stages of the compiler's pipeline, where `depth` is 0.
+        num_stages: stages of the compiler's pipeline, where nothing is carried.
         per_sm: programs that one multiprocessor holds at once; all programs must be resident for the grid barrier.
-        depth: steps from the load of a tile to its product. 0 leaves that to the compiler: for bf16 alone.
+        carry: multiply in each step what the step before has loaded. Otherwise the compiler pipelines the loads.
     """
 
     block_v: int
@@ -26,42 +26,43 @@ class Tile:
     num_warps: int
     num_stages: int
     per_sm: int
-    depth: int = 1
+    carry: bool = True
 
 
 _ANY = float("inf")
-# Precision class -> (largest V, tile), in rising order of V: for cards with 160 KB of shared memory and more.
-_LARGE: dict[str, list[tuple[float, Tile]]] = {
+# Precision class -> (largest V, tile), in rising order of V: for Hopper, whose tensor cores read shared memory (wgmma).
+_WGMMA: dict[str, list[tuple[float, Tile]]] = {
     "fp16x3": [
-        (3_000, Tile(32, 64, 32, 4, 2, 1)),
-        (24_000, Tile(32, 64, 64, 4, 2, 1)),
-        (_ANY, Tile(32, 64, 64, 4, 2, 2)),
+        (3_000, Tile(32, 64, 32, 4, 1, 1)),
+        (12_000, Tile(32, 64, 64, 4, 1, 1)),
+        (_ANY, Tile(32, 64, 64, 4, 1, 2)),
     ],
     "bf16x3": [
-        (3_000, Tile(32, 64, 32, 4, 2, 1)),
-        (10_000, Tile(32, 64, 64, 4, 2, 1)),
-        (24_000, Tile(64, 128, 64, 8, 2, 1)),
-        (_ANY, Tile(64, 128, 128, 8, 2, 1)),
+        (3_000, Tile(32, 64, 32, 4, 1, 1)),
+        (12_000, Tile(32, 64, 64, 4, 1, 1)),
+        (40_000, Tile(32, 64, 64, 4, 1, 2)),
+        (_ANY, Tile(64, 128, 128, 8, 1, 1)),
     ],
     "half": [
-        (10_000, Tile(64, 64, 32, 4, 3, 1, 0)),
-        (100_000, Tile(64, 64, 64, 4, 4, 1, 0)),
-        (_ANY, Tile(64, 64, 128, 8, 4, 1, 0)),
+        (10_000, Tile(64, 64, 32, 4, 4, 1, False)),
+        (100_000, Tile(64, 64, 64, 4, 4, 1, False)),
+        (_ANY, Tile(64, 64, 64, 4, 4, 2, False)),
     ],
-    "ieee": [(_ANY, Tile(32, 32, 32, 4, 2, 1))],
+    "ieee": [(_ANY, Tile(32, 32, 32, 4, 1, 1))],
 }
-_SMALL = _LARGE | {
-    "fp16x3": [(3_000, Tile(32, 64, 32, 4, 2, 1)), (_ANY, Tile(32, 64, 64, 4, 2, 1))],
-    "bf16x3": [(3_000, Tile(32, 64, 32, 4, 2, 1)), (_ANY, Tile(32, 64, 64, 4, 2, 1))],
-    "half": [(10_000, Tile(64, 64, 32, 4, 3, 1, 0)), (_ANY, Tile(64, 64, 64, 4, 2, 1, 0))],
+# The others would spill with tiles as large.
+_OTHER = _WGMMA | {
+    "fp16x3": [(3_000, Tile(32, 32, 32, 4, 1, 1)), (_ANY, Tile(32, 32, 64, 8, 1, 1))],
+    "bf16x3": [(3_000, Tile(32, 32, 32, 4, 1, 1)), (_ANY, Tile(32, 32, 64, 8, 1, 1))],
+    "half": [(_ANY, Tile(64, 64, 32, 4, 2, 1, False))],
 }
 
 
-def table(precision: str, large: bool = True) -> list[tuple[float, Tile]]:
-    """The shipped tiles of one precision class, (largest V, tile), for cards of one size of shared memory."""
-    return (_LARGE if large else _SMALL)[precision]
+def table(precision: str, wgmma: bool = True) -> list[tuple[float, Tile]]:
+    """The shipped tiles of one precision class, (largest V, tile), for cards with `wgmma` (Hopper) or the others."""
+    return (_WGMMA if wgmma else _OTHER)[precision]
 
 
-def choose_tile(precision: str, n_vertices: int, large: bool = True) -> Tile:
+def choose_tile(precision: str, n_vertices: int, wgmma: bool = True) -> Tile:
     """The tile for `n_vertices` rows in all, in one precision class ("half": bf16 and fp16)."""
-    return next(tile for largest, tile in table(precision, large) if n_vertices <= largest)
+    return next(tile for largest, tile in table(precision, wgmma) if n_vertices <= largest)

@@ -1,0 +1,52 @@
+"""The figures are those of the rows: the README's table is made again here and compared."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flashheat.bench import figures
+from flashheat.errors import FlashheatError
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "h200" / "ops.jsonl"
+
+
+def row(impl: str, gpu_us: float, **other) -> dict:
+    case = {"pass": "forward", "V": 1_000, "K": 128, "C": 128, "B": 1, "precision": "high"}
+    return {**case, "impl": impl, "gpu_us": gpu_us, "floor_us": 1.0, **other}
+
+
+def test_the_table_of_the_readme_is_of_the_rows():
+    table = figures.table(figures.read_rows(RESULTS))
+    readme = (ROOT / "README.md").read_text()
+    assert figures.insert(readme, table) == readme, "run `flashheat bench figures` (docs/performance.md)"
+
+
+def test_the_ratio_is_to_the_fastest_peer_of_the_same_case():
+    rows = [row("eager", 30.0), row("compile", 20.0), row("flashheat", 10.0), row("compile", 5.0, V=4_000)]
+    assert figures.ratio(rows, V=1_000, precision="high", **{"pass": "forward"}) == 2.0
+    assert figures.ratio(rows, V=4_000, precision="high", **{"pass": "forward"}) is None
+    assert "| high, forward | 2.00 |  |" in figures.table(rows)
+
+
+def test_a_text_without_marks_and_a_file_without_rows_are_refused(tmp_path):
+    with pytest.raises(FlashheatError, match="figures: begin"):
+        figures.insert("no marks", "table")
+    with pytest.raises(FlashheatError, match="bench ops"):
+        figures.read_rows(tmp_path / "absent.jsonl")
+    (tmp_path / "bad.jsonl").write_text(json.dumps(row("eager", 1.0)) + "\n{")
+    with pytest.raises(FlashheatError, match="one JSON object a line"):
+        figures.read_rows(tmp_path / "bad.jsonl")
+
+
+def test_the_plot_is_a_picture_that_repeats(tmp_path):
+    rows = [
+        row(impl, us, precision=p)
+        for p in figures.CLASSES
+        for impl, us in (("eager", 3.0), ("compile", 2.0), ("flashheat", 1.0))
+    ]
+    for name in ("a.svg", "b.svg"):
+        figures.plot(rows, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert "floor (memory)" in (tmp_path / "a.svg").read_text()
