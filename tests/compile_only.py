@@ -25,7 +25,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from flashheat.ops import diffuse_kernel_triton, diffuse_triton, tiles
+from flashheat.ops import diffuse_kernel_triton, diffuse_triton, products_triton, slots_triton, tiles
 from flashheat.ops.diffuse_kernel_triton import diffuse_kernel
 from flashheat.ops.launch import DeviceSize, cut
 from flashheat.ops.tiles import Tile
@@ -33,12 +33,11 @@ from flashheat.ops.tiles import Tile
 LOG = Path(__file__).parents[1] / "benchmarks" / "results" / "compile_only.jsonl"
 # Compute capability -> shared memory of one block, bytes
 CARDS = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
-CLASSES = {"fp16x3": "fp32", "bf16x3": "fp32", "half": "bf16"}  # precision class -> dtype of the features
+CLASSES = {"highest": "fp32", "high": "fp32", "half": "bf16"}  # precision class -> dtype of the features
 
 FORWARD = {"x_ptr", "mass_ptr", "evals_ptr", "evecs_ptr", "times_ptr", "y_ptr", "s_ptr", "parts_ptr", "counter_ptr"}
 BACKWARD = (FORWARD - {"mass_ptr"}) | {"out_mass_ptr", "spectral_ptr", "d_times_ptr", "d_times_parts_ptr"}
-_BLOCKS = ["BLOCK_V", "BLOCK_OUT_V", "BLOCK_K", "BLOCK_C", "BLOCK_S", "BLOCK_FK", "BLOCK_FC"]
-_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _STRIDES = ["stride_x_v", "stride_x_c", "stride_mass_v", "stride_evecs_v", "stride_evecs_k"]
 _INTS = ["V", "B", "n_chunks", "rows", "n_out_chunks", "out_rows"]
 
@@ -53,17 +52,16 @@ class Report:
 
 
 def compile_kernel(
-    tile: Tile, precision: str, dtype: str, *, capability: int = 90, K: int = 128, C: int = 128,
+    tile: Tile, dtype: str, *, capability: int = 90, K: int = 128, C: int = 128,
     pointers: set[str] = FORWARD, packed: bool = False, reduce: bool = True, expand: bool = True,
 ) -> Report:  # fmt: skip
     """Compile one binary; `dtype` is that of the features and the basis."""
     kernel = diffuse_kernel
-    blocks = cut(1_000_000, 2 if packed else 1, K, C, packed, precision, DeviceSize(132, True), tile).blocks
+    p = cut(1_000_000, 2 if packed else 1, K, C, packed, "", DeviceSize(132, True), tile)
+    last = diffuse_triton.constants_of(p, _DTYPES[dtype], _DTYPES[dtype])
     constants: dict[str, Any] = {
         "K": K, "C": C, "ROW_X": C, "ROW_EVECS": K, "REDUCE": reduce, "EXPAND": expand,
-        **dict(zip(_BLOCKS, blocks, strict=True)),
-        **dict(zip(("DTYPE", "PARTS"), diffuse_triton._ARITHMETIC[_HALF.get(dtype, precision)], strict=True)),
-        "CARRY": tile.carry or dtype != "bf16",
+        **dict(zip(kernel.arg_names[-len(last) :], last, strict=True)),
         **dict.fromkeys(_STRIDES, 1),
     }  # fmt: skip
     if packed:
@@ -126,9 +124,7 @@ class Binary:
     def compile(self) -> Report:
         """Its report."""
         pointers = BACKWARD if self.backward else FORWARD
-        return compile_kernel(
-            self.tile, self.precision, CLASSES[self.precision], capability=self.capability, pointers=pointers
-        )
+        return compile_kernel(self.tile, CLASSES[self.precision], capability=self.capability, pointers=pointers)
 
     def faults(self, report: Report) -> list[str]:
         """What must not be: too much shared memory, spills, operands that ptxas before 13.3 may overwrite."""
@@ -139,7 +135,7 @@ class Binary:
             found.append(f"{report.n_spills} spills")
         if report.sass_forms["wgmma_register"]:
             found.append(f"{report.sass_forms['wgmma_register']} register operands of wgmma")
-        if self.capability == 90 and not report.sass_forms["wgmma"]:
+        if self.capability == 90 and self.tile.operands != "registers" and not report.sass_forms["wgmma"]:
             found.append("no wgmma")
         return found
 
@@ -159,12 +155,15 @@ def has_wgmma(capability: int) -> bool:
 
 def fingerprint() -> str:
     """A hash of the tile table and of the kernel as the compiler sees it: comments and docstrings do not count."""
-    kernel = ast.parse(Path(diffuse_kernel_triton.__file__).read_text())
-    for node in ast.walk(kernel):
+    files = [
+        ast.parse(Path(file.__file__).read_text()) for file in (diffuse_kernel_triton, products_triton, slots_triton)
+    ]
+    for node in (node for file in files for node in ast.walk(file)):
         if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
+    kernel = " ".join(map(ast.dump, files))
     tables = [tiles.table(precision, wgmma) for precision in CLASSES for wgmma in (True, False)]
-    return hashlib.sha256(f"{ast.dump(kernel)} {tables}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{kernel} {tables}".encode()).hexdigest()[:16]
 
 
 def _line(binary: Binary) -> dict[str, Any]:

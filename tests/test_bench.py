@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from flashheat.bench import figures
+from flashheat.bench import figures, ops, peers
+from flashheat.bench.cases import random_case
 from flashheat.errors import FlashheatError
+from flashheat.ops import diffuse, diffuse_reference
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "h200" / "ops.jsonl"
@@ -50,3 +53,33 @@ def test_the_plot_is_a_picture_that_repeats(tmp_path):
         figures.plot(rows, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert "floor (memory)" in (tmp_path / "a.svg").read_text()
+
+
+def test_every_pass_of_every_peer_computes_what_the_reference_does():
+    sizes = (30, 50, 40)
+    case = random_case(0, 16, 8, sizes=list(sizes), device="cpu")
+    exact = ops.calls(diffuse_reference, case)
+    for run in (diffuse, lambda *args: peers.loop(*args[:5], sizes)):
+        got = ops.calls(run, case)
+        for name in ("forward", "backward", "both"):
+            for a, b in zip(got[name](), exact[name](), strict=True):
+                assert ops.relative(a, b) < 1e-5
+
+
+def test_the_peers_for_many_meshes_compute_what_the_loop_does():
+    sizes = (32, 48, 16)
+    case = random_case(0, 16, 8, torch.bfloat16, sizes=list(sizes), device="cpu")
+    args = (case.x, case.mass, case.evals, case.evecs, case.times)
+    expected = peers.loop(*args, sizes)
+    assert ops.relative(peers.grouped(*args, case.offsets), expected) < 1e-2
+    padded = peers.padded(*args, sizes)
+    assert ops.relative(torch.cat([y[:n] for y, n in zip(padded, sizes, strict=True)]), expected) < 1e-2
+
+
+def test_the_rows_of_the_benchmark_are_all_there():
+    main, columns, ragged = (ops.ROWS[part]() for part in ("main", "columns", "ragged"))
+    assert len(main) == 3 * 9
+    assert len(columns) == 3 * 15 * 3
+    assert {len(row.sizes) for row in ragged} == {64}
+    with pytest.raises(FlashheatError, match="part of the benchmark"):
+        ops.run("out.jsonl", "", ["other"])

@@ -25,7 +25,7 @@ def test_the_arithmetic_under_the_interpreter():
 @pytest.mark.parametrize("V", [0, 1, 1000, 7001, 1_000_000])
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_chunks_cover_all_rows_within_the_workspace(V, packed):
-    p = launch.cut(V, 1, 128, 128, packed, "bf16x3", launch.DeviceSize(132, True))
+    p = launch.cut(V, 1, 128, 128, packed, "high", launch.DeviceSize(132, True))
     assert p.n_chunks * p.rows >= V
     assert p.n_slots <= 132 * p.tile.per_sm + 1
     assert p.n_programs <= 132 * p.tile.per_sm
@@ -33,7 +33,7 @@ def test_the_chunks_cover_all_rows_within_the_workspace(V, packed):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("capability", [80, 90, 120])
-@pytest.mark.parametrize("precision", ["fp16x3", "bf16x3", "half"])
+@pytest.mark.parametrize("precision", ["highest", "high", "half"])
 def test_default_tiles_compile_without_spills_and_fit(precision, capability):
     tile = tiles.choose_tile(precision, 10_000, compile_only.has_wgmma(capability))
     binary = compile_only.Binary(precision, tile, capability, backward=False)

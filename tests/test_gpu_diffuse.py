@@ -1,5 +1,9 @@
 """The Triton kernel on a GPU, held to the float64 reference and to plain PyTorch in the same precision class."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -116,7 +120,7 @@ def test_transforms_and_compile_take_the_reference():
     torch.testing.assert_close(batch[1], diffuse_reference(case.g, *args), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "bf16x3", "half"])
+@pytest.mark.parametrize("name", ["highest", "high", "half"])
 def test_every_shipped_tile_is_exact_on_integers(name):
     from flashheat.bench.sweep import check_exact
 
@@ -179,3 +183,56 @@ def test_peak_memory_is_below_eager_by_one_feature_array():
         )
 
     assert peak(diffuse) <= peak(eager) - case.x.numel() * 4
+
+
+def test_few_binaries_serve_a_thousand_sizes(precision):
+    """K and C that no other test uses, so that what is new in Triton's cache is of this test."""
+    from flashheat.ops.diffuse_kernel_triton import diffuse_kernel
+
+    def n_binaries() -> int:
+        return sum(len(caches[0]) for caches in diffuse_kernel.device_caches.values())
+
+    whole, before = random_case(120_000, 120, 72, dtype_of(precision)), n_binaries()
+    some = torch.logspace(0, 5, 1000).long() + torch.arange(1000)  # odd, even, multiples of 16, all different
+    for V in [*some.tolist(), *range(16, 16_000, 1600)]:
+        x, times = whole.x[:V].detach().requires_grad_(), whole.times.detach().requires_grad_()
+        y = diffuse(x, whole.mass[:V], whole.evals, whole.evecs[:V], times)
+        torch.autograd.grad(y, [x, times], whole.g[:V])
+    assert 0 < n_binaries() - before <= 8
+
+
+@pytest.mark.slow
+def test_a_first_call_compiles_within_five_seconds(precision, tmp_path):
+    name, mode = str(dtype_of(precision)), "high" if precision == "high" else "highest"
+    code = f"""
+import time, torch
+from flashheat.bench.cases import random_case
+from flashheat.ops import diffuse
+torch.set_float32_matmul_precision("{mode}")
+case = random_case(5000, 128, 128, {name})
+torch.cuda.synchronize()
+start = time.perf_counter()
+diffuse(case.x, case.mass, case.evals, case.evecs, case.times)
+torch.cuda.synchronize()
+print(time.perf_counter() - start)
+"""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 5, "seconds"
+
+
+def test_deterministic_algorithms_give_the_same_bits(precision):
+    case = random_case(9001, 128, 128, dtype_of(precision))
+
+    def results() -> list[torch.Tensor]:
+        inputs = [t.detach().requires_grad_() for t in (case.x, case.mass, case.evals, case.evecs, case.times)]
+        y, s = diffuse(*inputs, return_spectral=True)
+        return [y, s, *torch.autograd.grad([y, s], inputs, [case.g, case.h.to(s.dtype)])]
+
+    plain = results()
+    torch.use_deterministic_algorithms(True)
+    try:
+        repeats = [results() for _ in range(3)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for again in repeats for a, b in zip(again, plain, strict=True))

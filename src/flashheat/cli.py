@@ -284,7 +284,9 @@ app.add_typer(bench, name="bench", no_args_is_help=True)
 def ops(
     out: Annotated[Path, typer.Option(help="JSON lines, one for each case and implementation.")],
     commit: Annotated[str, typer.Option(help="Written into every line.")] = "",
-    main_only: Annotated[bool, typer.Option("--main", help="Only K = C = 128 and the ragged batch.")] = False,
+    part: Annotated[
+        list[str], typer.Option(help="main: K = C = 128 at every V; columns: other K, C; ragged: many meshes.")
+    ] = ["main", "columns", "ragged"],  # noqa: B006 (typer copies it)
 ) -> None:
     """Time `diffuse` against plain PyTorch, eager and compiled, at matched precision.
 
@@ -295,7 +297,7 @@ def ops(
     from flashheat.bench.ops import run
 
     raise_on_ctrl_c()
-    run(out, commit, main_only)
+    run(out, commit, part)
 
 
 @bench.command()

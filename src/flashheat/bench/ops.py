@@ -2,16 +2,18 @@
 
     flashheat bench ops --out out.jsonl --commit COMMIT
 
-One JSON object for each case and implementation. Implementations of one case are measured in one process; another set
-of processes compiles everything beforehand, side by side.
+One JSON object for each case, pass and implementation. Implementations of one case are measured in one process; another
+set of processes compiles everything beforehand, side by side.
 """
 
 import datetime
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -20,15 +22,17 @@ import torch
 import triton
 from torch import Tensor
 
+from flashheat.bench import peers
 from flashheat.bench.cases import Case, random_case
 from flashheat.bench.timing import gpu_us, peak_bytes, wall_us
 from flashheat.errors import FlashheatError
 from flashheat.ops import diffuse, diffuse_reference
+from flashheat.ops.dispatch import kernel_precision
 
 _log = logging.getLogger("flashheat")
 
 SIZES = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000, 1_000_000]
-PAIRS = [(64, 64), (64, 128), (256, 128), (128, 256), (256, 256), (512, 128), (512, 512)]
+COLUMNS = (64, 128, 256, 512)
 PRECISIONS = {"highest": torch.float32, "high": torch.float32, "bf16": torch.bfloat16}
 LIMITS = {"highest": 1e-6, "high": 5e-4, "bf16": 4e-3}
 BYTES_A_SECOND = 4.24e12  # a large copy on an H200
@@ -45,7 +49,7 @@ class Row:
     C: int
     precision: str
     sizes: tuple[int, ...] | None = None
-    passes: tuple[str, ...] = ("forward", "both")
+    passes: tuple[str, ...] = ("forward", "backward", "both")
     impls: tuple[str, ...] = ("flashheat", "eager", "compile")
 
     def case(self) -> Case:
@@ -54,45 +58,33 @@ class Row:
         return random_case(self.V, self.K, self.C, PRECISIONS[self.precision], sizes=sizes)
 
 
-def rows() -> list[Row]:
-    """The main table, some other numbers of columns, and a ragged batch."""
+def main_rows() -> list[Row]:
+    """K = C = 128 at every size; max-autotune, which takes minutes, at three of them."""
+    tuned = {4_000, 16_000, 64_000}
+    impls = ("flashheat", "eager", "compile")
+    return [
+        Row(V, 128, 128, p, impls=(*impls, "max-autotune") if V in tuned else impls) for p in PRECISIONS for V in SIZES
+    ]
+
+
+def column_rows() -> list[Row]:
+    """Every other pair of K and C at three sizes."""
+    pairs = [pair for pair in product(COLUMNS, COLUMNS) if pair != (128, 128)]
+    return [Row(V, K, C, p) for p in PRECISIONS for K, C in pairs for V in (2_000, 16_000, 128_000)]
+
+
+def ragged_rows() -> list[Row]:
+    """64 meshes of 500 to 8,000 vertices."""
     rng = torch.Generator().manual_seed(0)
-    ragged = tuple(torch.randint(500, 8001, (64,), generator=rng).tolist())
-    main = [Row(V, 128, 128, p, impls=impls_at(V)) for p in PRECISIONS for V in SIZES]
-    pairs = [
-        Row(V, K, C, p, passes=("forward",), impls=("flashheat", "eager"))
+    sizes = tuple(torch.randint(500, 8001, (64,), generator=rng).tolist())
+    impls = ("flashheat", "graphed loop", "padded")
+    return [
+        Row(sum(sizes), 128, 128, p, sizes, ("forward",), (*impls, "grouped_mm") if p == "bf16" else impls)
         for p in PRECISIONS
-        for K, C in PAIRS
-        for V in (2_000, 16_000, 128_000)
     ]
-    batch = [
-        Row(sum(ragged), 128, 128, p, ragged, ("forward",), ("flashheat", "graphed loop", "padded")) for p in PRECISIONS
-    ]
-    return main + pairs + batch
 
 
-def impls_at(V: int) -> tuple[str, ...]:
-    """All implementations at three sizes; to tune takes minutes, so without max-autotune at the others."""
-    return ("flashheat", "eager", "compile", *(("max-autotune",) if V in (4_000, 16_000, 64_000) else ()))
-
-
-def eager(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, offsets: None = None) -> Tensor:
-    """The five lines of PyTorch, in the dtype of the features."""
-    s = torch.exp(-evals[:, None] * times) * (evecs.mT @ (x * mass[:, None].to(x.dtype)))
-    return evecs @ s.to(evecs.dtype)
-
-
-def loop(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """`eager` for each mesh of a packed batch."""
-    parts = zip(x.split(sizes), mass.split(sizes), evals, evecs.split(sizes), strict=True)
-    return torch.cat([eager(*part, times) for part in parts])
-
-
-def padded(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """A batch padded to its largest mesh, padding counted in."""
-    x, mass, evecs = (torch.nn.utils.rnn.pad_sequence(t.split(sizes), batch_first=True) for t in (x, mass, evecs))
-    s = torch.exp(-evals[..., None] * times) * (evecs.mT @ (x * mass[..., None].to(x.dtype)))
-    return evecs @ s.to(evecs.dtype)
+ROWS = {"main": main_rows, "columns": column_rows, "ragged": ragged_rows}
 
 
 def implementation(impl: str, row: Row) -> Run:
@@ -100,29 +92,33 @@ def implementation(impl: str, row: Row) -> Run:
     if impl in ("compile", "max-autotune"):
         torch._dynamo.reset()
         mode = "max-autotune-no-cudagraphs" if impl == "max-autotune" else None
-        return torch.compile(eager, dynamic=False, mode=mode)
-    if impl == "flashheat":
-        return diffuse
-    many = {"graphed loop": loop, "padded": padded}.get(impl)
-    if many is None:
-        return eager
-    sizes = row.sizes or (row.V,)
-    return lambda x, mass, evals, evecs, times, offsets: many(x, mass, evals, evecs, times, sizes)
+        return torch.compile(peers.eager, dynamic=False, mode=mode)
+    if impl in ("graphed loop", "padded"):
+        many, sizes = peers.loop if impl == "graphed loop" else peers.padded, row.sizes or (row.V,)
+        return lambda x, mass, evals, evecs, times, offsets: many(x, mass, evals, evecs, times, sizes)
+    of: dict[str, Run] = {"flashheat": diffuse, "eager": peers.eager, "grouped_mm": peers.grouped}
+    return of[impl]
 
 
 def calls(run: Run, case: Case) -> dict[str, Callable[[], tuple[Tensor, ...]]]:
-    """The passes of one implementation, as calls without arguments; `both` gives the derivatives."""
+    """The passes of one implementation, as calls without arguments; `backward` and `both` give the derivatives."""
     x, times = case.x.detach().requires_grad_(), case.times.detach().requires_grad_()
-
-    def both() -> tuple[Tensor, ...]:
-        y = run(x, case.mass, case.evals, case.evecs, times, case.offsets)
-        return torch.autograd.grad(y, [x, times], case.g)
+    kept: list[Tensor] = []
 
     def forward() -> tuple[Tensor, ...]:
         with torch.no_grad():
             return (run(case.x, case.mass, case.evals, case.evecs, case.times, case.offsets),)
 
-    return {"forward": forward, "both": both}
+    def both() -> tuple[Tensor, ...]:
+        y = run(x, case.mass, case.evals, case.evecs, times, case.offsets)
+        return torch.autograd.grad(y, [x, times], case.g)
+
+    def backward() -> tuple[Tensor, ...]:  # of a forward pass on the stream of the first call, which a capture needs
+        if not kept:
+            kept.append(run(x, case.mass, case.evals, case.evecs, times, case.offsets))
+        return torch.autograd.grad(kept[0], [x, times], case.g, retain_graph=True)
+
+    return {"forward": forward, "backward": backward, "both": both}
 
 
 def set_precision(precision: str) -> None:
@@ -141,24 +137,47 @@ def measure(row: Row) -> list[dict[str, Any]]:
     set_precision(row.precision)
     errors: dict[tuple[str, str], float] = {}
     for impl in (*row.impls[1:], row.impls[0]):  # flashheat last: its gate needs the others' errors
-        passes = calls(implementation(impl, row), case)
-        for name in row.passes:
-            call = passes[name]
-            if impl != "padded":
-                errors[impl, name] = max(relative(a, b) for a, b in zip(call(), exact[name], strict=True))
-            if impl == "flashheat":
-                limit = max(2 * errors.get(("eager", name), 0.0), LIMITS[row.precision])
-                assert errors[impl, name] <= limit, f"{row} {name}: error {errors[impl, name]:.1e} > {limit:.1e}"
-            found.append(
-                {
-                    "bench": "ops", "pass": name, "V": row.V, "K": row.K, "C": row.C, "B": len(row.sizes or (0,)),
-                    "dtype": "bf16" if row.precision == "bf16" else "fp32", "precision": row.precision, "impl": impl,
-                    "gpu_us": round(gpu_us(call), 2), "wall_us": round(wall_us(call), 1),
-                    "peak_bytes": peak_bytes(call),
-                    "error": errors.get((impl, name)), "floor_us": round(floor_us(row, name), 2),
-                }
-            )  # fmt: skip
+        run = implementation(impl, row)
+        with _settings(impl):
+            for name in row.passes:
+                if impl != "padded":
+                    results = zip(calls(run, case)[name](), exact[name], strict=True)
+                    errors[impl, name] = max(relative(a, b) for a, b in results)
+                if impl == "flashheat":
+                    limit = max(2 * errors.get(("eager", name), 0.0), LIMITS[row.precision])
+                    assert errors[impl, name] <= limit, f"{row} {name}: error {errors[impl, name]:.1e} > {limit:.1e}"
+                found.append(
+                    {
+                        "bench": "ops", "pass": name, "V": row.V, "K": row.K, "C": row.C, "B": len(row.sizes or (0,)),
+                        "dtype": "bf16" if row.precision == "bf16" else "fp32", "precision": row.precision,
+                        "impl": impl, "path": path(case) if impl == "flashheat" else "PyTorch",
+                        "gpu_us": round(gpu_us(calls(run, case)[name]), 2),
+                        "wall_us": round(wall_us(calls(run, case)[name]), 1),
+                        "peak_bytes": peak_bytes(calls(run, case)[name]),
+                        "error": errors.get((impl, name)), "floor_us": round(floor_us(row, name), 2),
+                    }
+                )  # fmt: skip
     return found
+
+
+def path(case: Case) -> str:
+    """Whether flashheat takes its kernel or, where those are faster, the products of cuBLAS."""
+    return "PyTorch" if kernel_precision(case.evecs, case.x, case.offsets) is None else "kernel"
+
+
+@contextmanager
+def _settings(impl: str) -> Iterator[None]:
+    """Compiled code must allow a second backward pass; max-autotune chooses here, where nothing else runs."""
+    with ExitStack() as stack:
+        if impl in ("compile", "max-autotune"):
+            from torch._functorch import config
+
+            stack.enter_context(config.patch(donated_buffer=False))
+        if impl == "max-autotune":
+            from torch._inductor import config as inductor
+
+            stack.enter_context(inductor.patch(autotune_local_cache=False, fx_graph_cache=False))
+        yield
 
 
 def relative(a: Tensor, b: Tensor) -> float:
@@ -169,7 +188,8 @@ def relative(a: Tensor, b: Tensor) -> float:
 def floor_us(row: Row, name: str) -> float:
     """Each input read once and each output written once, over the bandwidth of a large copy."""
     n_bytes = 2 if row.precision == "bf16" else 4
-    return row.V * (row.K + row.C * (4 if name == "both" else 2)) * n_bytes / BYTES_A_SECOND * 1e6
+    n_columns = row.K + row.C * (4 if name == "both" else 2)
+    return row.V * n_columns * n_bytes / BYTES_A_SECOND * 1e6
 
 
 def warm(row: Row) -> None:
@@ -177,21 +197,30 @@ def warm(row: Row) -> None:
     set_precision(row.precision)
     case = row.case()
     for impl in row.impls:
-        passes = calls(implementation(impl, row), case)
-        for name in row.passes:
-            passes[name]()
+        run = implementation(impl, row)
+        with _settings(impl):
+            for name in row.passes:
+                calls(run, case)[name]()
 
 
-def run(out: str | Path, commit: str, main_only: bool = False) -> None:
+def run(out: str | Path, commit: str, parts: Sequence[str]) -> None:
     """Compile everything in parallel, then measure row by row into a file of JSON lines.
 
+    Args:
+        out: the file, written anew.
+        commit: written into every line.
+        parts: which of `ROWS` to measure.
+
     Raises:
-        FlashheatError: there is no CUDA device, or flashheat was less accurate than its class allows (the row is left
-            out, the others are written).
+        FlashheatError: a part is unknown, there is no CUDA device, or flashheat was less accurate than its class allows
+            (the row is left out, the others are written).
     """
+    unknown = [part for part in parts if part not in ROWS]
+    if unknown:
+        raise FlashheatError(f"a part of the benchmark must be one of {', '.join(ROWS)}; it is {unknown[0]!r}")
     if not torch.cuda.is_available():
         raise FlashheatError("the benchmark needs a CUDA device: torch sees none here")
-    todo = [row for row in rows() if not main_only or row.sizes is not None or row.K == row.C == 128]
+    todo = [row for part in parts for row in ROWS[part]()]
     with get_context("spawn").Pool(14) as pool:
         pool.map(warm, [row for row in todo if row.V <= 256_000], chunksize=1)
     about = {
@@ -209,10 +238,7 @@ def run(out: str | Path, commit: str, main_only: bool = False) -> None:
             for line in found:
                 print(json.dumps(line | about), file=file, flush=True)
             left = (time.monotonic() - start) / n * (len(todo) - n)
-            _log.info("%d/%d: V %d, K %d, C %d, %s; about %.0f s left", n, len(todo), *_columns(row), left)
+            case = f"V {row.V}, K {row.K}, C {row.C}, {row.precision}"
+            _log.info("%d/%d: %s; about %.0f s left", n, len(todo), case, left)
     if wrong:
         raise FlashheatError("; ".join(wrong))
-
-
-def _columns(row: Row) -> tuple[int, int, int, str]:
-    return row.V, row.K, row.C, row.precision

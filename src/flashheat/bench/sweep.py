@@ -7,6 +7,7 @@ Candidates are compiled and checked in parallel processes; the timings follow al
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
@@ -21,22 +22,24 @@ from flashheat.ops.basis import from_basis_reference, to_basis_reference
 from flashheat.ops.tiles import Tile
 
 SIZES = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 256_000, 1_000_000]
-# block_v, block_out_v, block_c, num_warps, num_stages, carry
-_BLOCKS: dict[str, list[tuple[int, int, int, int, int, bool]]] = {
-    "fp16x3": [
-        (32, 64, 32, 4, 1, True), (64, 64, 32, 4, 1, True), (32, 64, 64, 4, 1, True), (64, 64, 64, 8, 1, True),
-        (32, 64, 128, 8, 1, True),
+CANDIDATES = {
+    "highest": [
+        Tile(32, 32, 32, 4, 1, 1, "fp16x3", "registers"), Tile(32, 64, 32, 4, 1, 1, "fp16x3"),
+        Tile(32, 64, 64, 4, 1, 1, "fp16x3"), Tile(32, 32, 32, 4, 1, 1, "bf16x6", "registers"),
+        Tile(32, 64, 32, 4, 1, 1, "bf16x6"), Tile(16, 64, 32, 4, 1, 1, "bf16x6"), Tile(16, 64, 64, 4, 1, 1, "bf16x6"),
+        Tile(32, 64, 64, 8, 1, 1, "bf16x6"),
     ],
-    "bf16x3": [
-        (32, 64, 32, 4, 1, True), (64, 64, 32, 4, 1, True), (32, 64, 64, 4, 1, True), (64, 64, 64, 4, 1, True),
-        (64, 128, 64, 8, 1, True), (64, 64, 128, 8, 1, True), (64, 128, 128, 8, 1, True),
+    "high": [
+        Tile(32, 32, 32, 4, 1, 1, "bf16x3", "registers"), Tile(32, 64, 32, 4, 1, 1, "bf16x3"),
+        Tile(32, 64, 64, 4, 1, 1, "bf16x3"), Tile(64, 128, 64, 8, 1, 1, "bf16x3"),
+        Tile(64, 64, 128, 8, 1, 1, "bf16x3"), Tile(64, 128, 128, 8, 1, 1, "bf16x3"),
     ],
     "half": [
-        (64, 64, 32, 4, 1, True), (64, 64, 32, 4, 3, False), (64, 64, 32, 4, 4, False), (128, 64, 32, 4, 3, False),
-        (64, 64, 64, 4, 3, False), (64, 64, 64, 4, 4, False), (128, 64, 64, 4, 4, False), (64, 64, 128, 8, 4, False),
+        Tile(64, 32, 32, 4, 3, 1, "half", "registers"), Tile(64, 64, 32, 4, 4, 1, "half", "pipelined"),
+        Tile(64, 64, 64, 4, 4, 1, "half", "pipelined"), Tile(64, 128, 64, 4, 4, 1, "half", "pipelined"),
+        Tile(64, 128, 128, 8, 4, 1, "half", "pipelined"),
     ],
 }  # fmt: skip
-CANDIDATES = [(precision, blocks) for precision, many in _BLOCKS.items() for blocks in many]
 
 
 def dtype_of(precision: str) -> torch.dtype:
@@ -81,40 +84,33 @@ def check_exact(precision: str, tile: Tile, K: int = 128, C: int = 128) -> str:
     return ""
 
 
-def _tile(blocks: tuple[int, int, int, int, int, bool], per_sm: int) -> Tile:
-    block_v, block_out_v, block_c, num_warps, num_stages, carry = blocks
-    return Tile(block_v, block_out_v, block_c, num_warps, num_stages, per_sm, carry)
-
-
-def _check(candidate: tuple[str, tuple[int, int, int, int, int, bool]]) -> str:
-    precision, blocks = candidate
+def _check(candidate: tuple[str, Tile]) -> str:
     try:
-        return check_exact(precision, _tile(blocks, 1))
+        return check_exact(*candidate)
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:300]
 
 
 def main(out: str) -> None:
     """Check, then time, every candidate."""
+    candidates = [(precision, tile) for precision, tiles in CANDIDATES.items() for tile in tiles]
     with get_context("spawn").Pool(14) as pool:
-        wrong = dict(zip(CANDIDATES, pool.map(_check, CANDIDATES, chunksize=1), strict=True))
-    for candidate, message in wrong.items():
+        wrong = pool.map(_check, candidates, chunksize=1)
+    for candidate, message in zip(candidates, wrong, strict=True):
         print("gate", *candidate, message or "exact", flush=True)
+    exact = [candidate for candidate, message in zip(candidates, wrong, strict=True) if not message]
     with Path(out).open("w") as file:
-        for V in SIZES:
-            for (precision, blocks), per_sm in product(CANDIDATES, (1, 2, 3)):
-                if wrong[precision, blocks]:
-                    continue
-                tile = _tile(blocks, per_sm)
-                case = random_case(V, 128, 128, dtype_of(precision))
-                try:
-                    _, s = run_forward(case, precision, tile)
-                    forward = gpu_us(partial(run_forward, case, precision, tile))
-                    backward = gpu_us(partial(run_backward, case, s, precision, tile))
-                except RuntimeError:  # more programs than fit on the device at once
-                    continue
-                row = {"V": V, "precision": precision, "tile": list(vars(tile).values()), "forward_us": forward}
-                print(json.dumps(row | {"backward_us": backward}), file=file, flush=True)
+        for V, (precision, tile), per_sm in product(SIZES, exact, (1, 2)):
+            tile = replace(tile, per_sm=per_sm)
+            case = random_case(V, 128, 128, dtype_of(precision))
+            try:
+                _, s = run_forward(case, precision, tile)
+                forward = gpu_us(partial(run_forward, case, precision, tile))
+                backward = gpu_us(partial(run_backward, case, s, precision, tile))
+            except RuntimeError:  # more programs than fit on the device at once
+                continue
+            row = {"V": V, "precision": precision, "tile": list(vars(tile).values()), "forward_us": forward}
+            print(json.dumps(row | {"backward_us": backward}), file=file, flush=True)
 
 
 if __name__ == "__main__":

@@ -14,64 +14,8 @@ expansion, and the derivatives of `times` and `evals` in the finish.
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _split(a, AXIS: tl.constexpr, DTYPE: tl.constexpr, PARTS: tl.constexpr):
-    """`(a1, a2, unscale)` with `a = (a1 + a2) unscale`, the parts in `DTYPE`; one part alone is repeated.
-
-    In fp16 each line along `AXIS` is first scaled by the power of two that takes its largest entry to 2^14 .. 2^15:
-    two parts then hold 24 bits, as float32 does, and nothing overflows or gets lost in subnormals.
-    """
-    unscale = tl.full((1, 1), 1.0, tl.float32)
-    if tl.float16 == DTYPE:
-        a = a.to(tl.float32)
-        largest = tl.max(tl.abs(a), AXIS, keep_dims=True)
-        exponent = tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, 15)
-        a = a * ((268 - exponent) << 23).to(tl.float32, bitcast=True)
-        unscale = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
-    if PARTS == 1:
-        a1 = a.to(DTYPE)
-        a2 = a1
-    elif tl.bfloat16 == DTYPE:  # rounded in integers: a cast and its inverse would run at a sixteenth of the speed
-        a = a.to(tl.float32)
-        near = ((a.to(tl.int32, bitcast=True) + 0x8000) & -65536).to(tl.float32, bitcast=True)
-        a1 = near.to(DTYPE)
-        a2 = (a - near).to(DTYPE)
-    else:
-        a1 = a.to(DTYPE)  # (fp16: `a` is float32 by now)
-        a2 = (a - a1.to(tl.float32)).to(DTYPE)
-    return a1, a2, unscale
-
-
-@triton.jit
-def _dot(a1, a2, b1, b2, acc, PARTS: tl.constexpr):
-    """`acc + (a1 + a2) (b1 + b2)` without the last, negligible product; small products first."""
-    if PARTS > 1:
-        acc = tl.dot(a2, b1, acc)
-        acc = tl.dot(a1, b2, acc)
-    return tl.dot(a1, b1, acc, input_precision="ieee")
-
-
-@triton.jit
-def _add_product(a1, a2, unscale_a, b1, b2, unscale_b, acc, PARTS: tl.constexpr):
-    """`acc + (a1 + a2)^T (b1 + b2)`, unscaled."""
-    if a1.dtype == tl.float16:  # by itself: it has its own scale, and tensor cores truncate when they add
-        t = _dot(tl.trans(a1), tl.trans(a2), b1, b2, tl.zeros_like(acc), PARTS)
-        return acc + t * tl.trans(unscale_a) * unscale_b
-    else:
-        return _dot(tl.trans(a1), tl.trans(a2), b1, b2, acc, PARTS)
-
-
-@triton.jit
-def _product(a1, a2, unscale_a, b1, b2, unscale_b, PARTS: tl.constexpr):
-    """`(a1 + a2) (b1 + b2)`, unscaled. The three products do not wait for one another."""
-    zero = tl.zeros((a1.shape[0], b1.shape[1]), tl.float32)
-    acc = tl.dot(a1, b1, zero, input_precision="ieee")
-    if PARTS > 1:
-        acc = (tl.dot(a2, b1, zero) + tl.dot(a1, b2, zero)) + acc
-    if a1.dtype == tl.float16:
-        acc = acc * unscale_a * unscale_b
-    return acc
+from flashheat.ops.products_triton import add_product, product, split
+from flashheat.ops.slots_triton import count_slots, grid_barrier, mesh_rows, meshes_of_chunk, slot_first, slot_of
 
 
 @triton.jit
@@ -91,83 +35,6 @@ def _load_tile(
 def _load_mass(mass_ptr, stride_mass_v, row, n, BLOCK_V: tl.constexpr):
     v = tl.arange(0, BLOCK_V)
     return tl.load(mass_ptr + row * stride_mass_v + v * stride_mass_v, mask=v < n, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _slot_first(offsets_ptr, b, V, rows):
-    """The first slot of mesh `b`. Packed meshes share chunks of rows: the slot of mesh b in chunk p is p + b."""
-    if offsets_ptr is None:
-        return b * tl.cdiv(V, rows)
-    else:
-        return (tl.minimum(tl.load(offsets_ptr + b), V) // rows).to(tl.int32) + b
-
-
-@triton.jit
-def _mesh_rows(offsets_ptr, b, V):
-    """The rows `start <= v < stop` of mesh `b`."""
-    if offsets_ptr is None:
-        start = b.to(tl.int64) * V
-        return start, start + V
-    else:
-        return tl.minimum(tl.load(offsets_ptr + b), V), tl.minimum(tl.load(offsets_ptr + b + 1), V)
-
-
-@triton.jit
-def _mesh_of_row(offsets_ptr, row, B):
-    """The last mesh that starts at or before a row of a packed batch."""
-    b = -1
-    for b0 in range(0, B, 1024):
-        meshes = b0 + tl.arange(0, 1024)
-        starts = tl.load(offsets_ptr + meshes, mask=meshes < B, other=0)
-        b += tl.sum(((meshes < B) & (starts <= row)).to(tl.int32))
-    return tl.maximum(b, 0)
-
-
-@triton.jit
-def _meshes_of_chunk(offsets_ptr, chunk, V, B, rows):
-    """The first mesh of a chunk of `rows` rows and how many meshes it touches; one alone unless they are packed."""
-    if offsets_ptr is None:
-        return chunk // tl.maximum(tl.cdiv(V, rows), 1), 1
-    else:
-        start = chunk.to(tl.int64) * rows
-        first = _mesh_of_row(offsets_ptr, start, B)
-        return first, _mesh_of_row(offsets_ptr, tl.minimum(start + rows, V) - 1, B) - first + 1
-
-
-@triton.jit
-def _slot(offsets_ptr, chunk, b, V, rows):
-    """What mesh `b` has in a chunk: the slot's number, its first row and how many (none where the mesh is empty)."""
-    start, stop = _mesh_rows(offsets_ptr, b, V)
-    if offsets_ptr is None:
-        lo = start + (chunk - b * tl.cdiv(V, rows)).to(tl.int64) * rows
-        return chunk, lo, tl.minimum(stop - lo, rows).to(tl.int32)
-    else:
-        lo = tl.maximum(start, chunk.to(tl.int64) * rows)
-        hi = tl.minimum(stop, chunk.to(tl.int64) * rows + rows)
-        return chunk + b, lo, (hi - lo).to(tl.int32)
-
-
-@triton.jit
-def _n_slots(offsets_ptr, start, stop, rows):
-    """How many slots the mesh of rows `start <= v < stop` has."""
-    if offsets_ptr is None:
-        return tl.cdiv((stop - start).to(tl.int32), rows)
-    else:
-        return tl.where(stop > start, (stop - 1) // rows - start // rows + 1, 0).to(tl.int32)
-
-
-@triton.jit
-def _grid_barrier(counter_ptr):
-    """Wait for every program. The top bit of the counter flips when all have come, so it never needs a reset."""
-    tl.debug_barrier()
-    n = tl.num_programs(0)
-    step = tl.where(tl.program_id(0) == 0, -2147483648 - (n - 1), 1)
-    old = tl.atomic_add(counter_ptr, step, sem="acq_rel", scope="gpu")
-    one = tl.arange(0, 32)  # a single lane looks: many would queue before the one word
-    while (tl.sum(tl.load(counter_ptr + 0 * one, mask=one == 0, other=0, volatile=True)) ^ old) >= 0:
-        pass
-    tl.atomic_add(counter_ptr, 0, sem="acquire", scope="gpu")
-    tl.debug_barrier()
 
 
 @triton.jit
@@ -196,39 +63,44 @@ def _load_step(
 def _reduce_rows(
     x_ptr, mass_ptr, evecs_ptr, stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k, lo, n, k, c,
     K: tl.constexpr, C: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-    DTYPE: tl.constexpr, PARTS: tl.constexpr, CARRY: tl.constexpr,
+    DTYPE: tl.constexpr, PARTS: tl.constexpr, OPERANDS: tl.constexpr,
 ):  # fmt: skip
     """`sum over lo <= v < lo + n of evecs[v, k] mass[v] x[v, c]`.
 
-    With `CARRY` each step multiplies the tile of the step before: so the loads run beside the products, and the
-    compiler takes both operands from shared memory (it does so for values carried round a loop; operands computed in
-    the same step it would pass in registers, and fetch the basis four bytes at a time).
-    Operands that need no work are not carried: for those the compiler's own pipeline is the better one.
+    OPERANDS "carried": each step multiplies the tile of the step before: so the loads run beside the products, and the
+    compiler takes both operands from shared memory (it does so for values carried round a loop; operands of wgmma
+    computed in the same step it would pass in registers, and fetch the basis four bytes at a time).
+    "registers": each step multiplies its own tile, transposed, with so few channels that the compiler takes the older
+    mma, whose operands may be registers: no step is lost, which is what counts where there are one or two.
+    "pipelined": operands need no work; for those the compiler's own pipeline is the best.
     """
     MASS: tl.constexpr = mass_ptr is not None
-    acc = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
-    if not CARRY:
-        for i in range(0, n, BLOCK_V):
-            basis, x, mass = _load_step(
-                x_ptr, mass_ptr, evecs_ptr, stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k,
-                lo + i, n - i, k, c, K, C, BLOCK_V, BLOCK_K, BLOCK_C,
-            )  # fmt: skip
-            acc = tl.dot(tl.trans(basis), _weigh(x, mass, MASS).to(DTYPE), acc)
+    if OPERANDS == "registers":
+        acc = tl.zeros((BLOCK_C, BLOCK_K), tl.float32)
     else:
-        a1 = tl.zeros((BLOCK_V, BLOCK_K), DTYPE)  # the first step multiplies nothing, while its loads are on the way
-        b1 = tl.zeros((BLOCK_V, BLOCK_C), DTYPE)
-        a2, b2 = a1, b1
-        SCALED: tl.constexpr = tl.float16 == DTYPE
-        unscale_a = tl.full((1, BLOCK_K if SCALED else 1), 1.0, tl.float32)
-        unscale_b = tl.full((1, BLOCK_C if SCALED else 1), 1.0, tl.float32)
+        acc = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+    if OPERANDS == "carried":
+        a = split(tl.zeros((BLOCK_V, BLOCK_K), tl.float32), 0, DTYPE, PARTS)  # the first step multiplies nothing, while
+        b = split(tl.zeros((BLOCK_V, BLOCK_C), tl.float32), 0, DTYPE, PARTS)  # its loads are on the way
         for i in range(0, n + BLOCK_V, BLOCK_V):
             basis, x, mass = _load_step(
                 x_ptr, mass_ptr, evecs_ptr, stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k,
                 lo + i, n - i, k, c, K, C, BLOCK_V, BLOCK_K, BLOCK_C,
             )  # fmt: skip
-            acc = _add_product(a1, a2, unscale_a, b1, b2, unscale_b, acc, PARTS)
-            a1, a2, unscale_a = _split(basis, 0, DTYPE, PARTS)
-            b1, b2, unscale_b = _split(_weigh(x, mass, MASS), 0, DTYPE, PARTS)
+            acc = add_product(a, b, acc, PARTS)
+            a = split(basis, 0, DTYPE, PARTS)
+            b = split(_weigh(x, mass, MASS), 0, DTYPE, PARTS)
+    else:
+        for i in range(0, n, BLOCK_V):
+            basis, x, mass = _load_step(
+                x_ptr, mass_ptr, evecs_ptr, stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k,
+                lo + i, n - i, k, c, K, C, BLOCK_V, BLOCK_K, BLOCK_C,
+            )  # fmt: skip
+            a = split(basis, 0, DTYPE, PARTS)
+            b = split(_weigh(x, mass, MASS), 0, DTYPE, PARTS)
+            acc = add_product(b, a, acc, PARTS) if OPERANDS == "registers" else add_product(a, b, acc, PARTS)
+    if OPERANDS == "registers":
+        acc = tl.trans(acc)
     return acc
 
 
@@ -257,47 +129,44 @@ def _store_rows(
 def _expand_rows(
     y_ptr, mass_ptr, evecs_ptr, s_ptr, stride_mass_v, stride_evecs_v, stride_evecs_k, b, lo, n, c,
     K: tl.constexpr, C: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-    DTYPE: tl.constexpr, PARTS: tl.constexpr, CARRY: tl.constexpr,
+    DTYPE: tl.constexpr, PARTS: tl.constexpr, OPERANDS: tl.constexpr,
 ):  # fmt: skip
-    """`y[v, c] = mass[v] sum over k of evecs[v, k] s[k, c]`, last rows first.
-
-    As in the reduction a step multiplies what an earlier step has loaded.
-    """
+    """`y[v, c] = mass[v] sum over k of evecs[v, k] s[k, c]`, last rows first; OPERANDS as in the reduction."""
     FULL: tl.constexpr = K % BLOCK_K == 0
     k = tl.arange(0, BLOCK_K)
     n_tiles = tl.cdiv(n, BLOCK_V)
-    if K <= BLOCK_K and not CARRY:
-        s1, s2, unscale_s = _split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
-        for j in range(n_tiles):
-            i = (n_tiles - 1 - j) * BLOCK_V
-            tile = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + i, n - i, k, K, BLOCK_V, FULL)
-            acc = tl.dot(tile, s1, tl.zeros((BLOCK_V, BLOCK_C), tl.float32))
-            _store_rows(y_ptr, mass_ptr, stride_mass_v, acc, lo + i, n - i, c, C, BLOCK_V, BLOCK_C)
-    elif K <= BLOCK_K:
+    if K <= BLOCK_K and OPERANDS == "carried":
         done = (n_tiles - 1) * BLOCK_V
         basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + done, n - done, k, K, BLOCK_V, FULL)
-        s1, s2, unscale_s = _split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
-        a1, a2, unscale_a = _split(basis, 1, DTYPE, PARTS)
+        s = split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
+        a = split(basis, 1, DTYPE, PARTS)
         for j in range(n_tiles):
             i = (n_tiles - 1 - j) * BLOCK_V
             more = tl.where(i > 0, BLOCK_V, 0)
             basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + i - BLOCK_V, more, k, K, BLOCK_V, FULL)
-            acc = _product(a1, a2, unscale_a, s1, s2, unscale_s, PARTS)
+            acc = product(a, s, PARTS)
             _store_rows(y_ptr, mass_ptr, stride_mass_v, acc, lo + i, n - i, c, C, BLOCK_V, BLOCK_C)
-            a1, a2, unscale_a = _split(basis, 1, DTYPE, PARTS)
+            a = split(basis, 1, DTYPE, PARTS)
+    elif K <= BLOCK_K:
+        s = split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
+        for j in range(n_tiles):
+            i = (n_tiles - 1 - j) * BLOCK_V
+            basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + i, n - i, k, K, BLOCK_V, FULL)
+            acc = product(split(basis, 1, DTYPE, PARTS), s, PARTS)
+            _store_rows(y_ptr, mass_ptr, stride_mass_v, acc, lo + i, n - i, c, C, BLOCK_V, BLOCK_C)
     else:
         for j in range(n_tiles):
             i = (n_tiles - 1 - j) * BLOCK_V
             basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + i, n - i, k, K, BLOCK_V, FULL)
-            a1, a2, unscale_a = _split(basis, 1, DTYPE, PARTS)
-            s1, s2, unscale_s = _split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
+            a = split(basis, 1, DTYPE, PARTS)
+            s = split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
             acc = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
             for k0 in range(BLOCK_K, K + BLOCK_K, BLOCK_K):
                 basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + i, n - i, k0 + k, K, BLOCK_V, False)
-                s = _load_spectral(s_ptr, b, k0 + k, c, K, C)
-                acc += _product(a1, a2, unscale_a, s1, s2, unscale_s, PARTS)
-                a1, a2, unscale_a = _split(basis, 1, DTYPE, PARTS)
-                s1, s2, unscale_s = _split(s, 0, DTYPE, PARTS)
+                spectral = _load_spectral(s_ptr, b, k0 + k, c, K, C)
+                acc += product(a, s, PARTS)
+                a = split(basis, 1, DTYPE, PARTS)
+                s = split(spectral, 0, DTYPE, PARTS)
             _store_rows(y_ptr, mass_ptr, stride_mass_v, acc, lo + i, n - i, c, C, BLOCK_V, BLOCK_C)
 
 
@@ -316,9 +185,9 @@ def _finish(
     c = tl.arange(0, BLOCK_FC)
     mask = (k[:, None] < K) & (c[None, :] < C)
     kc = k[:, None] * C + c[None, :]
-    start, stop = _mesh_rows(offsets_ptr, b, V)
-    first = _slot_first(offsets_ptr, b, V, rows)
-    n_slots = _n_slots(offsets_ptr, start, stop, rows)
+    start, stop = mesh_rows(offsets_ptr, b, V)
+    first = slot_first(offsets_ptr, b, V, rows)
+    n_slots = count_slots(offsets_ptr, start, stop, rows)
     block = b.to(tl.int64) * (K * C) + kc
     if evals_ptr is not None:
         evals = tl.load(evals_ptr + b.to(tl.int64) * K + k, mask=k < K, other=0.0).to(tl.float32)
@@ -368,7 +237,7 @@ def diffuse_kernel(
     REDUCE: tl.constexpr, EXPAND: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_OUT_V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_FK: tl.constexpr, BLOCK_FC: tl.constexpr,
-    DTYPE: tl.constexpr, PARTS: tl.constexpr, CARRY: tl.constexpr,
+    DTYPE: tl.constexpr, PARTS: tl.constexpr, OPERANDS: tl.constexpr,
 ):  # fmt: skip
     """`s = exp(-evals * times) (evecs^T (mass * x) + h)`, then `y = out_mass * (evecs s)`.
 
@@ -391,17 +260,17 @@ def diffuse_kernel(
             chunk = item // (N_K * N_C)
             k = (item // N_C % N_K) * BLOCK_K + tl.arange(0, BLOCK_K)
             c = (item % N_C) * BLOCK_C + tl.arange(0, BLOCK_C)
-            first, n_meshes = _meshes_of_chunk(offsets_ptr, chunk, V, B, rows)
+            first, n_meshes = meshes_of_chunk(offsets_ptr, chunk, V, B, rows)
             for j in range(n_meshes):
-                slot, lo, n = _slot(offsets_ptr, chunk, first + j, V, rows)
+                slot, lo, n = slot_of(offsets_ptr, chunk, first + j, V, rows)
                 if n > 0:
                     part = _reduce_rows(
                         x_ptr, mass_ptr, evecs_ptr, row_x, stride_x_c, stride_mass_v, row_evecs, stride_evecs_k,
-                        lo, n, k, c, K, C, BLOCK_V, BLOCK_K, BLOCK_C, DTYPE, PARTS, CARRY,
+                        lo, n, k, c, K, C, BLOCK_V, BLOCK_K, BLOCK_C, DTYPE, PARTS, OPERANDS,
                     )  # fmt: skip
                     at = parts_ptr + slot.to(tl.int64) * (K * C) + k[:, None] * C + c[None, :]
                     tl.store(at, part, mask=(k[:, None] < K) & (c[None, :] < C))
-        _grid_barrier(counter_ptr)
+        grid_barrier(counter_ptr)
         n_items = B * ((K + BLOCK_FK - 1) // BLOCK_FK)
         for i in range(tl.cdiv(n_items - pid, P)):
             _finish(
@@ -409,18 +278,18 @@ def diffuse_kernel(
                 d_times_parts_ptr, pid + i * P, n_items, V, rows, K, C, BLOCK_S, BLOCK_FK, BLOCK_FC,
             )  # fmt: skip
         if EXPAND or d_times_parts_ptr is not None:
-            _grid_barrier(counter_ptr)
+            grid_barrier(counter_ptr)
     if EXPAND:
         for i in range(tl.cdiv(n_out_chunks * N_C - pid, P)):
             item = pid + i * P
             c = (item % N_C) * BLOCK_C + tl.arange(0, BLOCK_C)
-            first, n_meshes = _meshes_of_chunk(offsets_ptr, item // N_C, V, B, out_rows)
+            first, n_meshes = meshes_of_chunk(offsets_ptr, item // N_C, V, B, out_rows)
             for j in range(n_meshes):
-                _, lo, n = _slot(offsets_ptr, item // N_C, first + j, V, out_rows)
+                _, lo, n = slot_of(offsets_ptr, item // N_C, first + j, V, out_rows)
                 if n > 0:
                     _expand_rows(
                         y_ptr, out_mass_ptr, evecs_ptr, s_ptr, stride_mass_v, row_evecs, stride_evecs_k,
-                        first + j, lo, n, c, K, C, BLOCK_OUT_V, BLOCK_K, BLOCK_C, DTYPE, PARTS, CARRY,
+                        first + j, lo, n, c, K, C, BLOCK_OUT_V, BLOCK_K, BLOCK_C, DTYPE, PARTS, OPERANDS,
                     )  # fmt: skip
     if d_times_parts_ptr is not None:
         for i in range(tl.cdiv(C - pid, P)):

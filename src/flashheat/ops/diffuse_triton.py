@@ -25,8 +25,8 @@ def forward(
 
     Args:
         x, mass, evals, evecs, times, offsets: as for `flashheat.diffuse`, checked.
-        precision: how float32 is multiplied: "fp16x3" (as exact as float32), "bf16x3" (better than tf32), or "ieee"
-            (slow; for tests). Half-precision features are multiplied as they are.
+        precision: how exactly float32 is multiplied: "highest" (as float32 itself), "high" (better than tf32), or
+            "ieee" (slow; for tests). Half-precision features are multiplied as they are.
         expand: also compute `y = evecs s`.
         tile: block sizes, for sweeps; left out, those of the table.
     """
@@ -96,15 +96,21 @@ def _plan(
     V: int, B: int, K: int, C: int, packed: bool, dtype: torch.dtype, basis_dtype: torch.dtype, precision: str,
     device: torch.device, tile: Tile | None,
 ) -> _Plan:  # fmt: skip
-    half = dtype in (torch.float16, torch.bfloat16)
-    p = cut(V, B, K, C, packed, "half" if half else precision, device_size(device), tile)
-    carry = p.tile.carry or not basis_dtype is dtype is torch.bfloat16  # all others must be converted first
-    constants = (*p.blocks, *_ARITHMETIC[dtype if half else precision], carry)
+    p = cut(V, B, K, C, packed, "half" if dtype in _HALF else precision, device_size(device), tile)
+    constants = constants_of(p, dtype, basis_dtype)
     number = _numbers.setdefault((device, K, C, constants, p.tile.num_warps), len(_numbers))
     return _Plan(p, constants, number)
 
 
 _numbers: dict[tuple[Any, ...], int] = {}
+
+
+def constants_of(p: Cut, dtype: torch.dtype, basis_dtype: torch.dtype) -> tuple[Any, ...]:
+    """The kernel's last constants, from BLOCK_V on, for features and basis of two dtypes."""
+    operands = p.tile.operands
+    if operands == "pipelined" and not basis_dtype is dtype is torch.bfloat16:  # all others must be converted first
+        operands = "carried"
+    return (*p.blocks, *_ARITHMETIC[dtype if dtype in _HALF else p.tile.products], operands)
 
 
 def _empty_spectral(evecs: Tensor, C: int, offsets: Tensor | None) -> Tensor:
@@ -193,11 +199,13 @@ def _dense(t: Tensor | None) -> Tensor | None:
     return None if t is None else t.contiguous()
 
 
+_HALF = (torch.float16, torch.bfloat16)
 # DTYPE and PARTS of the kernel
 _ARITHMETIC = {
     torch.float16: (tl.float16, 1),
     torch.bfloat16: (tl.bfloat16, 1),
     "bf16x3": (tl.bfloat16, 2),
+    "bf16x6": (tl.bfloat16, 3),
     "fp16x3": (tl.float16, 2),
     "ieee": (tl.float32, 1),
 }

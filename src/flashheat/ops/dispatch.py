@@ -25,14 +25,14 @@ def kernel_precision(evecs: Tensor, features: Tensor, offsets: Tensor | None) ->
 
     The reference serves the CPU, float64, K or C beyond 512, large single meshes with K beyond 128 (there cuBLAS is
     faster), `torch.compile`, the transforms of `torch.func` and forward-mode derivatives.
-    Float32 products follow torch: "fp16x3" is as exact as float32; "bf16x3" serves where torch would allow tf32, and
+    Float32 products follow torch: "highest" is as exact as float32; "high" serves where torch would allow tf32, and
     is more exact.
     """
     if not evecs.is_cuda or torch.compiler.is_compiling() or _is_transformed() or not _has_kernel(evecs.device):
         return None
     if evecs.dtype not in _DTYPES or features.dtype not in _DTYPES or not _serves_shape(evecs, features, offsets):
         return None
-    return "fp16x3" if _is_highest() else "bf16x3"
+    return "highest" if _is_highest() else "high"
 
 
 def _serves_shape(evecs: Tensor, features: Tensor, offsets: Tensor | None) -> bool:

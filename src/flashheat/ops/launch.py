@@ -13,6 +13,7 @@ from flashheat.ops.tiles import Tile, choose_tile
 
 _COUNTER_BYTES = 16  # pointers stay aligned, so that one binary serves every counter
 _N_COUNTERS = 16_384
+_ROWS = 16  # a chunk has a multiple of so many rows
 _pools: dict[int, Tensor] = {}
 _by_stream: dict[tuple[int, int], Tensor] = {}
 _n_taken: dict[int, int] = {}
@@ -59,8 +60,8 @@ def cut(
     block_k, block_c = min(128, _block(K)), min(tile.block_c, _block(C))
     n_k, n_c = -(-K // block_k), -(-C // block_c)
     resident = device.n_sm * tile.per_sm
-    rows, n_chunks = _chunks(V, 1 if packed else B, resident // (n_k * n_c), tile.block_v)
-    out_rows, n_out_chunks = _chunks(V, 1 if packed else B, resident // n_c, tile.block_out_v)
+    rows, n_chunks = _chunks(V, 1 if packed else B, resident // (n_k * n_c))
+    out_rows, n_out_chunks = _chunks(V, 1 if packed else B, resident // n_c)
     n_slots = n_chunks + B if packed else n_chunks
     threads, block_fc = 32 * tile.num_warps, _block(C)
     block_fk = 1 if B == 1 else max(1, 8 * threads // block_fc)
@@ -72,9 +73,10 @@ def cut(
     return Cut(V, B, K, C, rows, n_chunks, n_slots, out_rows, n_out_chunks, n_finish, programs, blocks, tile)
 
 
-def _chunks(V: int, B: int, wanted: int, block_v: int) -> tuple[int, int]:
-    """Rows of a chunk, whole blocks, and the number of chunks, near `wanted`."""
-    rows = _up(max(1, -(-V * B // max(1, wanted))), block_v)
+def _chunks(V: int, B: int, wanted: int) -> tuple[int, int]:
+    """Rows of a chunk and the number of chunks, near `wanted`. The last block of rows need not be whole: to keep all
+    programs busy saves more."""
+    rows = _up(max(1, -(-V * B // max(1, wanted))), _ROWS)
     return rows, B * -(-V // rows)
 
 

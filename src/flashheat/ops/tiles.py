@@ -17,7 +17,9 @@ class Tile:
         num_warps: warps of one program.
         num_stages: stages of the compiler's pipeline, where nothing is carried.
         per_sm: programs that one multiprocessor holds at once; all programs must be resident for the grid barrier.
-        carry: multiply in each step what the step before has loaded. Otherwise the compiler pipelines the loads.
+        products: how an operand is split on tensor cores: "bf16x6", "fp16x3", "bf16x3" (`products_triton.py`), "half"
+            (features in half precision, multiplied as they are) or "ieee" (float32 as it is: slow, for tests).
+        operands: "carried", "registers" or "pipelined", as `_reduce_rows` of the kernel explains.
     """
 
     block_v: int
@@ -26,35 +28,43 @@ class Tile:
     num_warps: int
     num_stages: int
     per_sm: int
-    carry: bool = True
+    products: str
+    operands: str = "carried"
 
 
 _ANY = float("inf")
 # Precision class -> (largest V, tile), in rising order of V: for Hopper, whose tensor cores read shared memory (wgmma).
 _WGMMA: dict[str, list[tuple[float, Tile]]] = {
-    "fp16x3": [
-        (3_000, Tile(32, 64, 32, 4, 1, 1)),
-        (12_000, Tile(32, 64, 64, 4, 1, 1)),
-        (_ANY, Tile(32, 64, 64, 4, 1, 2)),
+    "highest": [
+        (1_500, Tile(32, 32, 32, 4, 1, 1, "fp16x3", "registers")),
+        (3_000, Tile(32, 64, 32, 4, 1, 1, "bf16x6")),
+        (6_000, Tile(16, 64, 64, 4, 1, 1, "bf16x6")),
+        (_ANY, Tile(16, 64, 64, 4, 1, 2, "bf16x6")),
     ],
-    "bf16x3": [
-        (3_000, Tile(32, 64, 32, 4, 1, 1)),
-        (12_000, Tile(32, 64, 64, 4, 1, 1)),
-        (40_000, Tile(32, 64, 64, 4, 1, 2)),
-        (_ANY, Tile(64, 128, 128, 8, 1, 1)),
+    "high": [
+        (3_000, Tile(32, 64, 32, 4, 1, 1, "bf16x3")),
+        (12_000, Tile(32, 64, 64, 4, 1, 1, "bf16x3")),
+        (40_000, Tile(32, 64, 64, 4, 1, 2, "bf16x3")),
+        (_ANY, Tile(64, 128, 128, 8, 1, 1, "bf16x3")),
     ],
     "half": [
-        (10_000, Tile(64, 64, 32, 4, 4, 1, False)),
-        (100_000, Tile(64, 64, 64, 4, 4, 1, False)),
-        (_ANY, Tile(64, 64, 64, 4, 4, 2, False)),
+        (10_000, Tile(64, 64, 32, 4, 4, 1, "half", "pipelined")),
+        (100_000, Tile(64, 64, 64, 4, 4, 1, "half", "pipelined")),
+        (_ANY, Tile(64, 64, 64, 4, 4, 2, "half", "pipelined")),
     ],
-    "ieee": [(_ANY, Tile(32, 32, 32, 4, 1, 1))],
+    "ieee": [(_ANY, Tile(32, 32, 32, 4, 1, 1, "ieee"))],
 }
 # The others would spill with tiles as large.
 _OTHER = _WGMMA | {
-    "fp16x3": [(3_000, Tile(32, 32, 32, 4, 1, 1)), (_ANY, Tile(32, 32, 64, 8, 1, 1))],
-    "bf16x3": [(3_000, Tile(32, 32, 32, 4, 1, 1)), (_ANY, Tile(32, 32, 64, 8, 1, 1))],
-    "half": [(_ANY, Tile(64, 64, 32, 4, 2, 1, False))],
+    "highest": [
+        (3_000, Tile(32, 32, 32, 4, 1, 1, "fp16x3")),
+        (_ANY, Tile(32, 32, 64, 8, 1, 1, "fp16x3")),
+    ],
+    "high": [
+        (3_000, Tile(32, 32, 32, 4, 1, 1, "bf16x3")),
+        (_ANY, Tile(32, 32, 64, 8, 1, 1, "bf16x3")),
+    ],
+    "half": [(_ANY, Tile(64, 64, 32, 4, 2, 1, "half", "pipelined"))],
 }
 
 
