@@ -36,7 +36,7 @@ CARDS = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 
 CLASSES = {"highest": "fp32", "high": "fp32", "half": "bf16"}  # precision class -> dtype of the features
 
 FORWARD = {"x_ptr", "mass_ptr", "evals_ptr", "evecs_ptr", "times_ptr", "y_ptr", "s_ptr", "parts_ptr", "counter_ptr"}
-BACKWARD = (FORWARD - {"mass_ptr"}) | {"out_mass_ptr", "spectral_ptr", "d_times_ptr", "d_times_parts_ptr"}
+BACKWARD = (FORWARD - {"mass_ptr"}) | {"out_mass_ptr", "spectral_ptr", "d_times_ptr"}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _STRIDES = ["stride_x_v", "stride_x_c", "stride_mass_v", "stride_evecs_v", "stride_evecs_k"]
 _INTS = ["V", "B", "n_chunks", "rows", "n_out_chunks", "out_rows"]

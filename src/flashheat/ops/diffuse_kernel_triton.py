@@ -176,7 +176,7 @@ def _finish(
     item, n_items, V, rows,
     K: tl.constexpr, C: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_FK: tl.constexpr, BLOCK_FC: tl.constexpr,
 ):  # fmt: skip
-    """Some rows k of one mesh, all channels: `s = exp(-evals * times) (sum of parts + h)`. In the backward pass also
+    """Some rows k of one mesh, all channels: `s = exp(-evals * times) (sum of parts + h)`. On request also
 
     `d_evals[k] = -sum over c of times s_fwd g_hat` and a share of `d_times[c] = -sum over k of evals s_fwd g_hat`.
     """
@@ -207,24 +207,44 @@ def _finish(
         tl.store(s_ptr + block, x_hat, mask=mask)
     else:
         tl.store(s_ptr + block, tl.exp2(-1.4426950408889634 * evals[:, None] * times[None, :]) * x_hat, mask=mask)
-        if spectral_ptr is not None:
-            both = spectral * x_hat
-            if d_evals_ptr is not None:
-                d_evals = -tl.sum(both * times[None, :], 1)
-                tl.store(d_evals_ptr + b.to(tl.int64) * K + k, d_evals, mask=k < K)
-            if d_times_parts_ptr is not None:
-                d_times = -tl.sum(both * evals[:, None], 0)
-                tl.store(d_times_parts_ptr + c.to(tl.int64) * n_items + item, d_times, mask=c < C)
+        if d_evals_ptr is not None:
+            d_evals = -tl.sum(spectral * x_hat * times[None, :], 1)
+            tl.store(d_evals_ptr + b.to(tl.int64) * K + k, d_evals, mask=k < K)
+        if d_times_parts_ptr is not None:
+            d_times = -tl.sum(spectral * x_hat * evals[:, None], 0)
+            tl.store(d_times_parts_ptr + c.to(tl.int64) * n_items + item, d_times, mask=c < C)
 
 
 @triton.jit
-def _sum_row(parts_ptr, out_ptr, row, n):
-    """`out[row] = sum of parts[row, :n]`, in a fixed order."""
-    total = tl.zeros((512,), tl.float32)
-    for i in range(0, n, 512):
-        j = i + tl.arange(0, 512)
-        total += tl.load(parts_ptr + row.to(tl.int64) * n + j, mask=j < n, other=0.0, cache_modifier=".cg")
-    tl.store(out_ptr + row, tl.sum(total))
+def _sum_shares(parts_ptr, d_times_ptr, c, n, C: tl.constexpr):
+    """`d_times[c]` of several meshes: the sum of all shares, in a fixed order."""
+    total = tl.zeros((c.shape[0], 256), tl.float32)
+    for i in range(0, n, 256):
+        j = i + tl.arange(0, 256)
+        at = parts_ptr + c.to(tl.int64)[:, None] * n + j[None, :]
+        total += tl.load(at, mask=(c[:, None] < C) & (j[None, :] < n), other=0.0, cache_modifier=".cg")
+    tl.store(d_times_ptr + c, tl.sum(total, 1), mask=c < C)
+
+
+@triton.jit
+def _times_of_one_mesh(
+    spectral_ptr, s_ptr, evals_ptr, times_ptr, d_times_ptr, c, K: tl.constexpr, C: tl.constexpr, BLOCK_K: tl.constexpr
+):  # fmt: skip
+    """`d_times[c]` of a single mesh, without a buffer of shares: `g_hat` is what the finish decayed to `s`.
+
+    Where the decay is below 1e-30, so is the term, and it counts as zero.
+    """
+    times = tl.load(times_ptr + c, mask=c < C, other=0.0).to(tl.float32)
+    total = tl.zeros((BLOCK_K, c.shape[0]), tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        k = k0 + tl.arange(0, BLOCK_K)
+        evals = tl.load(evals_ptr + k, mask=k < K, other=0.0).to(tl.float32)[:, None]
+        mask = (k[:, None] < K) & (c[None, :] < C)
+        spectral = tl.load(spectral_ptr + k[:, None] * C + c[None, :], mask=mask, other=0.0)
+        s = tl.load(s_ptr + k[:, None] * C + c[None, :], mask=mask, other=0.0, cache_modifier=".cg")
+        decay = tl.exp2(-1.4426950408889634 * evals * times[None, :])
+        total += tl.where(decay > 1e-30, -evals * spectral * (s / decay), 0.0)
+    tl.store(d_times_ptr + c, tl.sum(total, 0), mask=c < C)
 
 
 @triton.jit(do_not_specialize=["V", "B", "n_chunks", "rows", "n_out_chunks", "out_rows"])
@@ -241,8 +261,8 @@ def diffuse_kernel(
 ):  # fmt: skip
     """`s = exp(-evals * times) (evecs^T (mass * x) + h)`, then `y = out_mass * (evecs s)`.
 
-    A program owns every P-th item of each phase: (chunk, k block, c block), (mesh, rows k), then (chunk, c block).
-    The sum over the vertices is split by slots, that of `d_times` by (mesh, rows k); both are added in a fixed order.
+    A program owns every P-th item of each phase: (chunk, k block, c block); (mesh, rows k), then channels of `d_times`;
+    (chunk, c block). Sums are split by slots and added in a fixed order.
     """
     row_x = ROW_X if ROW_X else stride_x_v
     row_evecs = ROW_EVECS if ROW_EVECS else stride_evecs_v
@@ -250,6 +270,7 @@ def diffuse_kernel(
     P = tl.num_programs(0)
     N_C: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
     N_K: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    BLOCK_T: tl.constexpr = 32  # channels of d_times that one program adds up
     if REDUCE:
         fc = tl.arange(0, BLOCK_FC)
         times = tl.zeros((BLOCK_FC,), tl.float32)
@@ -277,8 +298,15 @@ def diffuse_kernel(
                 parts_ptr, offsets_ptr, evals_ptr, times, h_ptr, spectral_ptr, s_ptr, d_evals_ptr,
                 d_times_parts_ptr, pid + i * P, n_items, V, rows, K, C, BLOCK_S, BLOCK_FK, BLOCK_FC,
             )  # fmt: skip
-        if EXPAND or d_times_parts_ptr is not None:
+        if EXPAND or d_times_ptr is not None:
             grid_barrier(counter_ptr)
+        if d_times_ptr is not None:  # by the last programs, which often have nothing to expand
+            for i in range(tl.cdiv((C + BLOCK_T - 1) // BLOCK_T - (P - 1 - pid), P)):
+                c = (P - 1 - pid + i * P) * BLOCK_T + tl.arange(0, BLOCK_T)
+                if d_times_parts_ptr is not None:
+                    _sum_shares(d_times_parts_ptr, d_times_ptr, c, n_items, C)
+                else:
+                    _times_of_one_mesh(spectral_ptr, s_ptr, evals_ptr, times_ptr, d_times_ptr, c, K, C, BLOCK_K)
     if EXPAND:
         for i in range(tl.cdiv(n_out_chunks * N_C - pid, P)):
             item = pid + i * P
@@ -291,6 +319,3 @@ def diffuse_kernel(
                         y_ptr, out_mass_ptr, evecs_ptr, s_ptr, stride_mass_v, row_evecs, stride_evecs_k,
                         first + j, lo, n, c, K, C, BLOCK_OUT_V, BLOCK_K, BLOCK_C, DTYPE, PARTS, OPERANDS,
                     )  # fmt: skip
-    if d_times_parts_ptr is not None:
-        for i in range(tl.cdiv(C - pid, P)):
-            _sum_row(d_times_parts_ptr, d_times_ptr, pid + i * P, n_items)

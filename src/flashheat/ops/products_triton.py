@@ -53,26 +53,28 @@ def _near_bf16(a):
 @triton.jit
 def add_product(a, b, acc, PARTS: tl.constexpr):
     """`acc + a^T b` of two split tiles that share their rows, without the negligible products of small parts."""
+    # All parts at once: transposed one by one they would reach shared memory one by one, with a barrier for each.
+    a_t = (tl.trans(a[0]), tl.trans(a[1]), tl.trans(a[2]))
     if a[0].dtype == tl.float16:  # each tile by itself: it has its own scale, and tensor cores truncate when they add
-        t = _add_parts(a, b, tl.zeros_like(acc), PARTS)
+        t = _add_parts(a_t, b, tl.zeros_like(acc), PARTS)
         return acc + t * tl.trans(a[3]) * b[3]
     elif PARTS > 2:
-        return acc + _add_parts(a, b, tl.zeros_like(acc), PARTS)
+        return acc + _add_parts(a_t, b, tl.zeros_like(acc), PARTS)
     else:
-        return _add_parts(a, b, acc, PARTS)
+        return _add_parts(a_t, b, acc, PARTS)
 
 
 @triton.jit
 def _add_parts(a, b, acc, PARTS: tl.constexpr):
     """Small products first."""
     if PARTS > 2:
-        acc = tl.dot(tl.trans(a[2]), b[0], acc)
-        acc = tl.dot(tl.trans(a[0]), b[2], acc)
-        acc = tl.dot(tl.trans(a[1]), b[1], acc)
+        acc = tl.dot(a[2], b[0], acc)
+        acc = tl.dot(a[0], b[2], acc)
+        acc = tl.dot(a[1], b[1], acc)
     if PARTS > 1:
-        acc = tl.dot(tl.trans(a[1]), b[0], acc)
-        acc = tl.dot(tl.trans(a[0]), b[1], acc)
-    return tl.dot(tl.trans(a[0]), b[0], acc, input_precision="ieee")
+        acc = tl.dot(a[1], b[0], acc)
+        acc = tl.dot(a[0], b[1], acc)
+    return tl.dot(a[0], b[0], acc, input_precision="ieee")
 
 
 @triton.jit
