@@ -64,7 +64,7 @@ _OTHER = _WGMMA | {
         (3_000, Tile(32, 32, 32, 4, 1, 1, "bf16x3")),
         (_ANY, Tile(32, 32, 64, 8, 1, 1, "bf16x3")),
     ],
-    "half": [(_ANY, Tile(64, 64, 32, 4, 2, 1, "half", "pipelined"))],
+    "half": [(_ANY, Tile(64, 32, 32, 4, 3, 1, "half", "pipelined"))],
 }
 
 
