@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import flashheat as package
-from flashheat import cli
+from flashheat import cli, doctor, ops
 from flashheat.mesh import Mesh, ellipsoid, icosphere
 
 
@@ -194,10 +194,33 @@ def test_precompute_reports_what_failed_and_does_the_rest(flashheat, tmp_path, c
     assert len(list((tmp_path / "store").glob("*.safetensors"))) == 1
 
 
-def test_doctor_knows_the_versions(flashheat):
+def test_doctor_knows_the_versions_and_tests_itself(flashheat):
     status, out, _ = flashheat("doctor", "--json")
     assert status == 0
-    assert json.loads(out)["versions"]["needed"]["torch"] == torch.__version__
+    found = json.loads(out)
+    assert found["versions"]["needed"]["torch"] == torch.__version__
+    assert found["self-test"]["cpu"].startswith("exact")
+    assert set(found["triton"]) == {"version", "ptxas", "cache"}
+
+
+def test_doctor_fails_where_the_ops_compute_wrongly(flashheat, monkeypatch):
+    right = ops.diffuse
+    monkeypatch.setattr(ops, "diffuse", lambda x, *args: right(x, *args) + x.detach().round())
+    status, out, _ = flashheat("doctor")
+    assert status == 1
+    assert "WRONG: diffuse is off by up to" in out
+
+
+@pytest.mark.parametrize(("kind", "warns"), [("ext4", False), ("nfs4", True), ("fuse.sshfs", True)])
+def test_doctor_warns_of_a_triton_cache_on_a_network(tmp_path, kind, warns):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "1 0 0:1 / / rw - overlay overlay rw\n"
+        f"2 1 0:2 / /home rw shared:1 - {kind} server:/home rw\n"
+        "3 1 0:3 / /home2 rw - ext4 /dev/x rw\n"
+    )
+    assert ("on a network" in doctor.describe_cache(Path("/home/a/.triton/cache"), mounts)) == warns
+    assert "on a network" not in doctor.describe_cache(Path("/home2/cache"), mounts)
 
 
 def one_line(err: str) -> bool:

@@ -262,7 +262,9 @@ def predict(
 
 @app.command()
 def doctor(json: Annotated[bool, typer.Option("--json", help="Facts as JSON.")] = False) -> None:
-    """Say what is installed, what is missing, and which path each operation takes.
+    """Say what is installed, what is missing, which path each operation takes, and whether it computes exactly.
+
+    Exit status 1 where the self-test of a device is wrong.
 
     Examples:
 
@@ -274,6 +276,8 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Facts as JSON.")] 
 
     found = facts()
     typer.echo(jsonlib.dumps(found, indent=2) if json else report(found))
+    if any(verdict.startswith("WRONG") for verdict in found["self-test"].values()):
+        raise typer.Exit(1)
 
 
 bench = typer.Typer(help="Timings on a GPU, each behind a correctness gate, and the figures made of them.")

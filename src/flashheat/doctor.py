@@ -1,4 +1,4 @@
-"""What this installation can do, as facts: versions, extras, devices, and which path each op takes.
+"""What this installation can do, as facts: versions, extras, devices, the path of each op, and whether it computes.
 
 It is separate because it asks every other part and is asked by none.
 """
@@ -7,10 +7,12 @@ import os
 import platform
 import sys
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from flashheat import __version__
 
+_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p", "fuse.sshfs")
 _PACKAGES = {
     "needed": ("torch", "numpy", "scipy", "safetensors"),
     "flashheat[robust]": ("robust_laplacian", "cholespy"),
@@ -19,7 +21,10 @@ _PACKAGES = {
 
 
 def facts() -> dict[str, Any]:
-    """The installation in nested dicts of strings: "versions" by extra, "machine", and "paths" of the ops."""
+    """The installation in nested dicts of strings.
+
+    "versions" by extra, "machine", "triton", "paths" of the ops, and the "self-test" of each device.
+    """
     import torch
 
     versions = {extra: {name: _version(name) for name in names} for extra, names in _PACKAGES.items()}
@@ -32,13 +37,71 @@ def facts() -> dict[str, Any]:
             "torch threads": str(torch.get_num_threads()),
             "CUDA device": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         },
+        "triton": _triton(),
         "paths": {
             "diffuse, to_basis, from_basis": _path_of_diffuse(),
             "diffuse_with_gradient": "PyTorch reference, on every device",
             "eigenpairs": "CHOLMOD shift-invert" if _version("cholespy") else "SuperLU shift-invert (slower)",
             "non-manifold meshes and point clouds": "robust Laplacian" if _version("robust_laplacian") else "refused",
         },
+        "self-test": {
+            device: self_test(device) for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else []))
+        },
     }
+
+
+def self_test(device: str) -> str:
+    """Whether `diffuse` and its derivative are exact where the answer is an integer: "exact", or what was wrong."""
+    import torch
+    from torch import Tensor
+
+    from flashheat.bench.cases import random_case
+    from flashheat.ops import diffuse, diffuse_reference
+
+    case = random_case(1001, 33, 17, whole=True, device=device)
+    x = case.x.requires_grad_()
+    y = diffuse(x, case.mass, case.evals, case.evecs, case.times)
+    (d_x,) = torch.autograd.grad(y, x, case.g)
+    exact = case.double()
+    y_exact = cast(Tensor, diffuse_reference(exact.x, exact.mass, exact.evals, exact.evecs, exact.times))
+    (d_x_exact,) = torch.autograd.grad(y_exact, exact.x, exact.g)
+    wrong = [
+        f"{name} is off by up to {(got.double() - expected).abs().max():g}"
+        for name, got, expected in (("diffuse", y, y_exact), ("its derivative", d_x, d_x_exact))
+        if not torch.equal(got.double(), expected)
+    ]
+    return f"WRONG: {', '.join(wrong)}" if wrong else "exact (diffuse and its derivative, on integers)"
+
+
+def _triton() -> dict[str, str]:
+    """Triton's version, its assembler, and where compiled kernels are kept."""
+    version = _version("triton")
+    if version is None:
+        return {"version": "none; the kernels need it, plain PyTorch serves without"}
+    from triton import knobs
+
+    return {
+        "version": version,
+        "ptxas": knobs.nvidia.ptxas.version,
+        "cache": describe_cache(Path(knobs.cache.dir), Path("/proc/self/mountinfo")),
+    }
+
+
+def describe_cache(folder: Path, mounts: Path) -> str:
+    """The folder, with a warning where `mounts` (a table as Linux keeps it) says that it lies on a network."""
+    if not mounts.exists():
+        return str(folder)
+    where = folder.absolute()
+    kinds = {}
+    for line in mounts.read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kinds[Path(before.split()[4].replace("\\040", " "))] = after.split()[0]
+    kind = kinds.get(next(parent for parent in (where, *where.parents) if parent in kinds or parent == parent.parent))
+    if kind is None or not kind.startswith(_NETWORK):
+        return str(folder)
+    return (
+        f"{folder}, on a network ({kind}): slow, and unsafe for many processes; set TRITON_CACHE_DIR to a local folder"
+    )
 
 
 def _path_of_diffuse() -> str:
@@ -60,7 +123,7 @@ def report(found: dict[str, Any]) -> str:
         lines.append(f"  {extra}: {present or 'nothing'}")
         if missing:
             lines.append(f'    missing: {", ".join(missing)}; install with: pip install "{extra}"')
-    for part in ("machine", "paths"):
+    for part in ("machine", "triton", "paths", "self-test"):
         lines += [f"{part}:", *(f"  {name}: {value}" for name, value in found[part].items())]
     return "\n".join(lines)
 
