@@ -82,4 +82,12 @@ def test_the_rows_of_the_benchmark_are_all_there():
     assert len(columns) == 3 * 15 * 3
     assert {len(row.sizes) for row in ragged} == {64}
     with pytest.raises(FlashheatError, match="part of the benchmark"):
-        ops.run("out.jsonl", "", ["other"])
+        ops.run("out.jsonl", "", ["other"], ["high"])
+    with pytest.raises(FlashheatError, match="precision of the benchmark"):
+        ops.run("out.jsonl", "", ["main"], ["low"])
+
+
+def test_a_case_measured_again_replaces_all_of_its_lines():
+    old = [row("eager", 3.0, bench="ops"), row("compile", 2.0, bench="ops"), row("eager", 9.0, bench="ops", V=4_000)]
+    new = [row("eager", 4.0, bench="ops"), row("flashheat", 1.0, bench="ops")]
+    assert ops.updated(old, new) == [old[2], *new]

@@ -286,11 +286,12 @@ app.add_typer(bench, name="bench", no_args_is_help=True)
 
 @bench.command()
 def ops(
-    out: Annotated[Path, typer.Option(help="JSON lines, one for each case and implementation.")],
+    out: Annotated[Path, typer.Option(help="JSON lines; cases measured again replace theirs.")],
     commit: Annotated[str, typer.Option(help="Written into every line.")] = "",
     part: Annotated[
         list[str], typer.Option(help="main: K = C = 128 at every V; columns: other K, C; ragged: many meshes.")
     ] = ["main", "columns", "ragged"],  # noqa: B006 (typer copies it)
+    precision: Annotated[list[str], typer.Option(help="highest, high or bf16.")] = ["highest", "high", "bf16"],  # noqa: B006
 ) -> None:
     """Time `diffuse` against plain PyTorch, eager and compiled, at matched precision.
 
@@ -301,7 +302,7 @@ def ops(
     from flashheat.bench.ops import run
 
     raise_on_ctrl_c()
-    run(out, commit, part)
+    run(out, commit, part, precision)
 
 
 @bench.command()

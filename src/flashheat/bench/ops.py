@@ -24,8 +24,10 @@ from torch import Tensor
 
 from flashheat.bench import peers
 from flashheat.bench.cases import Case, random_case
+from flashheat.bench.figures import read_rows
 from flashheat.bench.timing import gpu_us, peak_bytes, wall_us
 from flashheat.errors import FlashheatError
+from flashheat.files import write_atomically
 from flashheat.ops import diffuse, diffuse_reference
 from flashheat.ops.dispatch import kernel_precision
 
@@ -180,6 +182,13 @@ def _settings(impl: str) -> Iterator[None]:
         yield
 
 
+def updated(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines with those of one case replaced, all implementations and passes together: they were measured so."""
+    names = ("bench", "V", "K", "C", "B", "precision")
+    case = [new[0][name] for name in names]
+    return [line for line in old if [line[name] for name in names] != case] + new
+
+
 def relative(a: Tensor, b: Tensor) -> float:
     """`|a - b| / |b|` in float64."""
     return float((a.double() - b.double()).norm() / b.double().norm())
@@ -203,42 +212,43 @@ def warm(row: Row) -> None:
                 calls(run, case)[name]()
 
 
-def run(out: str | Path, commit: str, parts: Sequence[str]) -> None:
+def run(out: str | Path, commit: str, parts: Sequence[str], precisions: Sequence[str]) -> None:
     """Compile everything in parallel, then measure row by row into a file of JSON lines.
 
     Args:
-        out: the file, written anew.
+        out: the file; cases that are measured replace their older lines, all other lines stay.
         commit: written into every line.
         parts: which of `ROWS` to measure.
+        precisions: which of `PRECISIONS`.
 
     Raises:
-        FlashheatError: a part is unknown, there is no CUDA device, or flashheat was less accurate than its class allows
-            (the row is left out, the others are written).
+        FlashheatError: a part or precision is unknown, there is no CUDA device, or flashheat was less accurate than its
+            class allows (the row is left out, the others are written).
     """
-    unknown = [part for part in parts if part not in ROWS]
-    if unknown:
-        raise FlashheatError(f"a part of the benchmark must be one of {', '.join(ROWS)}; it is {unknown[0]!r}")
+    for what, words, known in (("part", parts, ROWS), ("precision", precisions, PRECISIONS)):
+        for word in words:
+            if word not in known:
+                raise FlashheatError(f"a {what} of the benchmark must be one of {', '.join(known)}; it is {word!r}")
     if not torch.cuda.is_available():
         raise FlashheatError("the benchmark needs a CUDA device: torch sees none here")
-    todo = [row for part in parts for row in ROWS[part]()]
+    todo = [row for part in parts for row in ROWS[part]() if row.precision in precisions]
     with get_context("spawn").Pool(14) as pool:
         pool.map(warm, [row for row in todo if row.V <= 256_000], chunksize=1)
     about = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
         "commit": commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }  # fmt: skip
+    lines = read_rows(out) if Path(out).exists() else []
     wrong, start = [], time.monotonic()
-    with Path(out).open("w") as file:
-        for n, row in enumerate(todo, 1):
-            try:
-                found = measure(row)
-            except AssertionError as error:
-                wrong.append(str(error))
-                continue
-            for line in found:
-                print(json.dumps(line | about), file=file, flush=True)
-            left = (time.monotonic() - start) / n * (len(todo) - n)
-            case = f"V {row.V}, K {row.K}, C {row.C}, {row.precision}"
-            _log.info("%d/%d: %s; about %.0f s left", n, len(todo), case, left)
+    for n, row in enumerate(todo, 1):
+        try:
+            lines = updated(lines, [line | about for line in measure(row)])
+        except AssertionError as error:
+            wrong.append(str(error))
+            continue
+        write_atomically(Path(out), "".join(json.dumps(line) + "\n" for line in lines))
+        left = (time.monotonic() - start) / n * (len(todo) - n)
+        case = f"V {row.V}, K {row.K}, C {row.C}, {row.precision}"
+        _log.info("%d/%d: %s; about %.0f s left", n, len(todo), case, left)
     if wrong:
         raise FlashheatError("; ".join(wrong))
