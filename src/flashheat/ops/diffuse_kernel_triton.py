@@ -8,7 +8,7 @@ launch and the end of the basis is still in the cache when the expansion walks i
     expand:  y           = evecs s
 
 The backward pass is the same kernel on the cotangents: no mass in the reduction, the mass as a row scale of the
-expansion, and the derivatives of `times` and `evals` in the finish.
+expansion, the derivative of `evals` in the finish and that of `times` after it.
 """
 
 import triton
