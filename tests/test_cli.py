@@ -5,6 +5,8 @@ import re
 import shutil
 import struct
 import sys
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,8 @@ import torch
 import flashheat as package
 from flashheat import cli, doctor, ops
 from flashheat.mesh import Mesh, ellipsoid, icosphere
+
+demo = import_module("flashheat.train.demo")  # the function of that name hides it
 
 
 @pytest.fixture
@@ -192,6 +196,20 @@ def test_precompute_reports_what_failed_and_does_the_rest(flashheat, tmp_path, c
     assert [line for line in err.splitlines() if "failed" in line and "bad.obj" in line]
     assert caplog.messages[-1] == "operators: 1 of 2 meshes succeeded, 1 failed"
     assert len(list((tmp_path / "store").glob("*.safetensors"))) == 1
+
+
+def test_demo_goes_on_with_its_own_run_alone(flashheat, run_folder, tmp_path, monkeypatch):
+    status, _, err = flashheat("demo", "--out", run_folder)
+    assert status == 1
+    assert "holds another run, of seed 0: choose another --out" in err
+    small = replace(demo.demo_config(), n_train=2, n_test=1, epochs=1, k_eig=8, width=8, depth=1)
+    monkeypatch.setattr(demo, "demo_config", lambda seed=0: replace(small, seed=seed))
+    words = ("demo", "--out", tmp_path / "run", "--store", tmp_path / "store")
+    assert flashheat(*words)[0] == 0
+    assert flashheat(*words)[0] == 0
+    status, _, err = flashheat(*words, "--seed", 1)
+    assert status == 1
+    assert "the demo of seed 1 needs a folder of its own" in err
 
 
 def test_doctor_knows_the_versions_and_tests_itself(flashheat):

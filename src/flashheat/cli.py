@@ -65,15 +65,10 @@ def demo(
 
     - `flashheat demo --out runs/first`
     """
-    from flashheat.train import demo_config, describe, resume, train
+    from flashheat.train import demo, describe
 
     raise_on_ctrl_c()
-    folder = out or Path("runs") / f"demo-{seed}"
-    if (folder / "config.json").exists():
-        resume(folder, store=store or None)
-    else:
-        train(demo_config(seed).with_changes(store=store), folder)
-    typer.echo(describe(folder))
+    typer.echo(describe(demo(out or Path("runs") / f"demo-{seed}", seed, store)))
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """From a configuration to a run folder with a trained network in it, and from there to answers."""
 
 from flashheat.train.config import TrainConfig as TrainConfig
+from flashheat.train.demo import demo as demo
 from flashheat.train.demo import demo_config as demo_config
 from flashheat.train.precompute import precompute as precompute
 from flashheat.train.predict import evaluate as evaluate
