@@ -1,6 +1,8 @@
 """The ops among PyTorch's own tools: export, ahead-of-time compilation, checkpointing, data parallelism, transforms."""
 
+import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,7 @@ def test_checkpointing_gives_the_same_derivatives(use_reentrant):
 
 
 def _train_one_mesh_each(rank: int, folder: str) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = socket.if_nameindex()[0][1]  # the loopback: the host's name need not resolve
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     torch.manual_seed(0)
     net = nn.parallel.DistributedDataParallel(Layer(4))
