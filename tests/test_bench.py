@@ -41,6 +41,10 @@ def test_a_text_without_marks_and_a_file_without_rows_are_refused(tmp_path):
     (tmp_path / "bad.jsonl").write_text(json.dumps(row("eager", 1.0)) + "\n{")
     with pytest.raises(FlashheatError, match="one JSON object a line"):
         figures.read_rows(tmp_path / "bad.jsonl")
+    for line in ('{"bench": "ops", "V": 1000}', "[1]"):
+        (tmp_path / "odd.jsonl").write_text(line)
+        with pytest.raises(FlashheatError, match=r"must name its .*precision.* row 1"):
+            figures.read_rows(tmp_path / "odd.jsonl")
 
 
 def test_the_plot_is_a_picture_that_repeats(tmp_path):

@@ -13,6 +13,7 @@ from flashheat.errors import FlashheatError
 SIZES = (1_000, 4_000, 8_000, 16_000, 64_000, 256_000, 1_000_000)
 CLASSES = ("highest", "high", "bf16")
 PASSES = {"forward": "forward", "both": "forward + backward"}
+NEEDED = ("bench", "pass", "V", "K", "C", "B", "precision", "impl", "gpu_us", "floor_us")
 PEERS = ("eager", "compile", "max-autotune")
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
@@ -34,6 +35,14 @@ def read_rows(path: str | Path) -> list[Row]:
         ) from error
     except ValueError as error:
         raise FlashheatError(f"the results must hold one JSON object a line: {path}: {error}") from error
+    if not rows:
+        raise FlashheatError(
+            f"the results must hold at least one row: {path} is empty; make it with flashheat bench ops"
+        )
+    for n, row in enumerate(rows, 1):
+        missing = [name for name in NEEDED if not isinstance(row, dict) or name not in row]
+        if missing:
+            raise FlashheatError(f"a line of results must name its {', '.join(missing)}: {path}, row {n} does not")
     return rows
 
 

@@ -238,7 +238,7 @@ def run(out: str | Path, commit: str, parts: Sequence[str], precisions: Sequence
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
         "commit": commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }  # fmt: skip
-    lines = read_rows(out) if Path(out).exists() else []
+    lines = read_rows(out) if Path(out).exists() and Path(out).stat().st_size else []
     wrong, start = [], time.monotonic()
     for n, row in enumerate(todo, 1):
         try:
