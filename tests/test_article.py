@@ -55,6 +55,9 @@ def test_a_mistake_is_one_line_that_names_the_arguments():
     case = diffusion_case(30, 8, 4)
     with pytest.raises(FlashheatError, match="x must have at least 2 axes"):
         diffusion_func(case.evecs, case.x[:, 0], case.mass, case.evals, case.times)
+    for times in (case.times[:1], case.times[None]):
+        with pytest.raises(FlashheatError, match="times"):
+            torch_diffusion(case.x, case.evecs, case.mass, case.evals, times)
     with pytest.raises(FlashheatError, match="leading axes must broadcast"):
         diffusion_func(case.evecs.expand(3, 30, 8), case.x.expand(2, 30, 4), case.mass, case.evals, case.times)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from flashheat.errors import FlashheatError
 from flashheat.ops import diffuse, diffuse_reference
+from flashheat.ops.checks import check_features, check_spectrum, check_times
 
 
 def torch_diffusion(x: Tensor, basis: Tensor, mass: Tensor, evalues: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,7 +24,7 @@ def torch_diffusion(x: Tensor, basis: Tensor, mass: Tensor, evalues: Tensor, tim
     Raises:
         FlashheatError: shapes, dtypes or devices disagree.
     """
-    return _in_one_batch(diffuse_reference, x, basis, mass, evalues, times)
+    return _in_one_batch(_checked_reference, x, basis, mass, evalues, times)
 
 
 def diffusion_func(basis: Tensor, x: Tensor, mass: Tensor, e: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,6 +40,13 @@ class FlashDiffusion:
     """The article's class, for code that calls `FlashDiffusion.apply(basis, x, mass, e, d)`."""
 
     apply = staticmethod(diffusion_func)
+
+
+def _checked_reference(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, *rest: Any) -> Any:
+    check_features(x, evecs, mass, None)
+    check_spectrum(evals, evecs, None)
+    check_times(times, x)
+    return diffuse_reference(x, mass, evals, evecs, times, *rest)
 
 
 def _in_one_batch(
