@@ -142,7 +142,8 @@ def _launch(
         row_evecs, stride_evecs_v = stride_evecs_v, 1
     strides = (stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k)
     tensors = (
-        x, mass, _dense(evals), evecs, _dense(times), offsets, out_mass, _dense(h), spectral, y, s, d_times, d_evals,
+        x, mass, _dense(evals), evecs, _dense(times), _dense(offsets), out_mass, _dense(h), spectral,
+        y, s, d_times, d_evals,
         _workspace(p, s, y) if reduce else None,
         s.new_empty(p.C * p.n_finish) if d_times is not None and p.B > 1 else None,
         counter(device) if reduce else None,
