@@ -35,6 +35,13 @@ def test_leading_axes_broadcast(of_x, of_basis):
             torch.testing.assert_close(a, b)
 
 
+def test_meshes_without_vertices_have_results_without_rows():
+    x, basis, mass, evals, times = torch.randn(0, 0, 3), torch.randn(0, 4), torch.rand(0), torch.rand(4), torch.rand(3)
+    for out, spectral in (torch_diffusion(x, basis, mass, evals, times), diffusion_func(basis, x, mass, evals, times)):
+        assert out.shape == (0, 0, 3)
+        assert spectral.shape == (0, 4, 3)
+
+
 def test_every_argument_has_its_derivative():
     case = diffusion_case(9, 4, 3)
     inputs = [t.requires_grad_() for t in case.tensors("evecs", "x", "mass", "evals", "times")]
@@ -55,6 +62,12 @@ def test_a_mistake_is_one_line_that_names_the_arguments():
     case = diffusion_case(30, 8, 4)
     with pytest.raises(FlashheatError, match="x must have at least 2 axes"):
         diffusion_func(case.evecs, case.x[:, 0], case.mass, case.evals, case.times)
+    with pytest.raises(FlashheatError, match="mass must be a tensor; it is of type list"):
+        torch_diffusion(case.x, case.evecs, [1.0], case.evals, case.times)
+    for run in (lambda x, basis: torch_diffusion(x, basis, case.mass, case.evals, case.times),
+                lambda x, basis: diffusion_func(basis, x, case.mass, case.evals, case.times)):  # fmt: skip
+        with pytest.raises(FlashheatError, match="evecs is basis here"):
+            run(case.x, case.evecs[:-1])
     for times in (case.times[:1], case.times[None]):
         with pytest.raises(FlashheatError, match="times"):
             torch_diffusion(case.x, case.evecs, case.mass, case.evals, times)

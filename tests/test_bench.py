@@ -9,7 +9,7 @@ import torch
 from flashheat.bench import figures, ops, peers
 from flashheat.bench.cases import random_case
 from flashheat.errors import FlashheatError
-from flashheat.ops import diffuse, diffuse_reference
+from flashheat.ops import diffuse_reference
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "h200" / "ops.jsonl"
@@ -63,9 +63,10 @@ def test_every_pass_of_every_peer_computes_what_the_reference_does():
     sizes = (30, 50, 40)
     case = random_case(0, 16, 8, sizes=list(sizes), device="cpu")
     exact = ops.calls(diffuse_reference, case)
-    for run in (diffuse, lambda *args: peers.loop(*args[:5], sizes)):
-        got = ops.calls(run, case)
-        for name in ("forward", "backward", "both"):
+    runs = {"flashheat": ("forward", "backward", "both"), "graphed loop": ("forward",)}
+    for impl, names in runs.items():
+        got = ops.calls(ops.implementation(impl, case, sizes), case)
+        for name in names:
             for a, b in zip(got[name](), exact[name](), strict=True):
                 assert ops.relative(a, b) < 1e-5
 
@@ -76,7 +77,7 @@ def test_the_peers_for_many_meshes_compute_what_the_loop_does():
     args = (case.x, case.mass, case.evals, case.evecs, case.times)
     expected = peers.loop(*args, sizes)
     assert ops.relative(peers.grouped(*args, case.offsets), expected) < 1e-2
-    padded = peers.padded(*args, sizes)
+    padded = ops.implementation("padded", case, sizes)(*args, None)
     assert ops.relative(torch.cat([y[:n] for y, n in zip(padded, sizes, strict=True)]), expected) < 1e-2
 
 
@@ -94,4 +95,16 @@ def test_the_rows_of_the_benchmark_are_all_there():
 def test_a_case_measured_again_replaces_all_of_its_lines():
     old = [row("eager", 3.0, bench="ops"), row("compile", 2.0, bench="ops"), row("eager", 9.0, bench="ops", V=4_000)]
     new = [row("eager", 4.0, bench="ops"), row("flashheat", 1.0, bench="ops")]
-    assert ops.updated(old, new) == [old[2], *new]
+    case = ops.Row(1_000, 128, 128, "high")
+    assert ops.updated(old, case, new) == [old[2], *new]
+    assert ops.updated(old, case, []) == [old[2]]  # one that failed its gate leaves nothing behind
+
+
+@pytest.mark.parametrize(("content", "picture"), [(b"\xff", None), (b"", "plot.xyz"), (b"", "absent/plot.svg")])
+def test_what_fails_leaves_the_text_as_it_was(tmp_path, content, picture):
+    text = tmp_path / "text.md"
+    text.write_bytes(f"{figures.BEGIN}\nold\n{figures.END}".encode() + content)
+    before = text.read_bytes()
+    with pytest.raises(FlashheatError, match="must be UTF-8 and the plot an SVG or PNG"):
+        figures.remake(RESULTS, text, None if picture is None else tmp_path / picture)
+    assert text.read_bytes() == before

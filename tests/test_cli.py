@@ -227,6 +227,10 @@ def test_doctor_fails_where_the_ops_compute_wrongly(flashheat, monkeypatch):
     status, out, _ = flashheat("doctor")
     assert status == 1
     assert "WRONG: diffuse is off by up to" in out
+    monkeypatch.setattr(ops, "diffuse", lambda *_: 1 / 0)
+    status, out, _ = flashheat("doctor")
+    assert status == 1
+    assert "WRONG: ZeroDivisionError: division by zero" in out
 
 
 @pytest.mark.parametrize(("kind", "warns"), [("ext4", False), ("nfs4", True), ("fuse.sshfs", True)])

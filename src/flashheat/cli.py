@@ -312,14 +312,9 @@ def figures(
 
     - `flashheat bench figures benchmarks/results/h200/ops.jsonl --text README.md --plot docs/ops.svg`
     """
-    from flashheat.bench import figures as make
-    from flashheat.files import write_atomically
+    from flashheat.bench.figures import remake
 
-    rows = make.read_rows(results)
-    changed = make.insert(text.read_text(), make.table(rows))
-    write_atomically(text, changed)
-    if plot is not None:
-        make.plot(rows, plot)
+    remake(results, text, plot)
 
 
 def _tell(error: Exception) -> None:

@@ -68,6 +68,27 @@ def test_channels_of_very_different_size_keep_their_accuracy(interpreted):
     assert ((y - exact).norm(dim=0) / exact.norm(dim=0)).max() < 2e-6
 
 
+@pytest.mark.parametrize("sizes", [None, [20, 30]])
+@pytest.mark.parametrize("name", ["times", "evals"])
+def test_a_nan_reaches_d_times_of_one_mesh_and_of_several(interpreted, name, sizes):
+    case = random_case(40, 6, 4, sizes=sizes, device="cpu")
+    getattr(case, name).view(-1)[1] = float("nan")
+    args = (case.x, case.mass, case.evals, case.evecs, case.times.requires_grad_(), case.offsets)
+    (d_times,) = torch.autograd.grad(diffuse(*args).sum(), case.times)
+    (expected,) = torch.autograd.grad(diffuse_reference(*args).sum(), case.times)
+    assert expected.isnan().any()
+    assert torch.equal(d_times.isnan(), expected.isnan())
+
+
+def test_offsets_with_a_stride_are_read_as_they_are(interpreted):
+    case = random_case(0, 6, 4, sizes=[20, 30], device="cpu")
+    offsets = torch.tensor([0, 7, 20, 7, 50])[::2]
+    y = diffuse(case.x, case.mass, case.evals, case.evecs, case.times, offsets)
+    torch.testing.assert_close(
+        y, diffuse_reference(case.x, case.mass, case.evals, case.evecs, case.times, case.offsets)
+    )
+
+
 def test_to_basis_and_from_basis_match_the_reference(interpreted):
     case = random_case(0, 12, 5, sizes=[30, 41], device="cpu")
     s = to_basis(case.x, case.mass, case.evecs, case.offsets)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flashheat.errors import FlashheatError
+from flashheat.files import write_atomically
 
 SIZES = (1_000, 4_000, 8_000, 16_000, 64_000, 256_000, 1_000_000)
 CLASSES = ("highest", "high", "bf16")
@@ -44,6 +45,24 @@ def read_rows(path: str | Path) -> list[Row]:
         if missing:
             raise FlashheatError(f"a line of results must name its {', '.join(missing)}: {path}, row {n} does not")
     return rows
+
+
+def remake(results: str | Path, text: str | Path, picture: str | Path | None = None) -> None:
+    """Replace the marked table of a text by that of the rows; draw the plot first, where one is wanted.
+
+    Raises:
+        FlashheatError: the rows, the text or the picture's name do not serve; then the text is as it was.
+    """
+    rows = read_rows(results)
+    try:
+        changed = insert(Path(text).read_text(encoding="utf-8"), table(rows))
+        if picture is not None:
+            plot(rows, picture)
+    except (OSError, ValueError) as error:
+        raise FlashheatError(
+            f"the text must be UTF-8 and the plot an SVG or PNG that can be written: {error}"
+        ) from error
+    write_atomically(Path(text), changed)
 
 
 def ratio(rows: Iterable[Row], **case: Any) -> float | None:

@@ -54,6 +54,11 @@ class Row:
     passes: tuple[str, ...] = ("forward", "backward", "both")
     impls: tuple[str, ...] = ("flashheat", "eager", "compile")
 
+    @property
+    def n_meshes(self) -> int:
+        """B of the row."""
+        return 1 if self.sizes is None else len(self.sizes)
+
     def case(self) -> Case:
         """The arguments, on the current device."""
         sizes = None if self.sizes is None else list(self.sizes)
@@ -89,15 +94,17 @@ def ragged_rows() -> list[Row]:
 ROWS = {"main": main_rows, "columns": column_rows, "ragged": ragged_rows}
 
 
-def implementation(impl: str, row: Row) -> Run:
-    """What runs a case, of the arguments of `diffuse`."""
+def implementation(impl: str, case: Case, sizes: tuple[int, ...] | None) -> Run:
+    """What runs a case, of the arguments of `diffuse`; what need not be done at each call is done here."""
     if impl in ("compile", "max-autotune"):
         torch._dynamo.reset()
         mode = "max-autotune-no-cudagraphs" if impl == "max-autotune" else None
         return torch.compile(peers.eager, dynamic=False, mode=mode)
-    if impl in ("graphed loop", "padded"):
-        many, sizes = peers.loop if impl == "graphed loop" else peers.padded, row.sizes or (row.V,)
-        return lambda x, mass, evals, evecs, times, offsets: many(x, mass, evals, evecs, times, sizes)
+    if impl == "graphed loop" and sizes is not None:
+        return lambda x, mass, evals, evecs, times, offsets: peers.loop(x, mass, evals, evecs, times, sizes)
+    if impl == "padded" and sizes is not None:
+        mass, evecs = peers.pad(case.mass, sizes), peers.pad(case.evecs, sizes)
+        return lambda x, _mass, evals, _evecs, times, offsets: peers.padded(x, mass, evals, evecs, times, sizes)
     of: dict[str, Run] = {"flashheat": diffuse, "eager": peers.eager, "grouped_mm": peers.grouped}
     return of[impl]
 
@@ -139,9 +146,9 @@ def measure(row: Row) -> list[dict[str, Any]]:
     set_precision(row.precision)
     errors: dict[tuple[str, str], float] = {}
     for impl in (*row.impls[1:], row.impls[0]):  # flashheat last: its gate needs the others' errors
-        run = implementation(impl, row)
-        with _settings(impl):
-            for name in row.passes:
+        for name in row.passes:
+            run = implementation(impl, case, row.sizes)
+            with _settings(impl, name):
                 if impl != "padded":
                     results = zip(calls(run, case)[name](), exact[name], strict=True)
                     errors[impl, name] = max(relative(a, b) for a, b in results)
@@ -150,7 +157,7 @@ def measure(row: Row) -> list[dict[str, Any]]:
                     assert errors[impl, name] <= limit, f"{row} {name}: error {errors[impl, name]:.1e} > {limit:.1e}"
                 found.append(
                     {
-                        "bench": "ops", "pass": name, "V": row.V, "K": row.K, "C": row.C, "B": len(row.sizes or (0,)),
+                        "bench": "ops", "pass": name, "V": row.V, "K": row.K, "C": row.C, "B": row.n_meshes,
                         "dtype": "bf16" if row.precision == "bf16" else "fp32", "precision": row.precision,
                         "impl": impl, "path": path(case) if impl == "flashheat" else "PyTorch",
                         "gpu_us": round(gpu_us(calls(run, case)[name]), 2),
@@ -168,10 +175,11 @@ def path(case: Case) -> str:
 
 
 @contextmanager
-def _settings(impl: str) -> Iterator[None]:
-    """Compiled code must allow a second backward pass; max-autotune chooses here, where nothing else runs."""
+def _settings(impl: str, name: str) -> Iterator[None]:
+    """`backward` repeats one compiled backward pass, which may not reuse what it was given for that; max-autotune
+    chooses here, where nothing else runs."""
     with ExitStack() as stack:
-        if impl in ("compile", "max-autotune"):
+        if impl in ("compile", "max-autotune") and name == "backward":
             from torch._functorch import config
 
             stack.enter_context(config.patch(donated_buffer=False))
@@ -182,11 +190,10 @@ def _settings(impl: str) -> Iterator[None]:
         yield
 
 
-def updated(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def updated(old: list[dict[str, Any]], row: Row, new: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines with those of one case replaced, all implementations and passes together: they were measured so."""
-    names = ("bench", "V", "K", "C", "B", "precision")
-    case = [new[0][name] for name in names]
-    return [line for line in old if [line[name] for name in names] != case] + new
+    case = {"bench": "ops", "V": row.V, "K": row.K, "C": row.C, "B": row.n_meshes, "precision": row.precision}
+    return [line for line in old if any(line[name] != value for name, value in case.items())] + new
 
 
 def relative(a: Tensor, b: Tensor) -> float:
@@ -206,9 +213,9 @@ def warm(row: Row) -> None:
     set_precision(row.precision)
     case = row.case()
     for impl in row.impls:
-        run = implementation(impl, row)
-        with _settings(impl):
-            for name in row.passes:
+        for name in row.passes:
+            run = implementation(impl, case, row.sizes)
+            with _settings(impl, name):
                 calls(run, case)[name]()
 
 
@@ -223,7 +230,7 @@ def run(out: str | Path, commit: str, parts: Sequence[str], precisions: Sequence
 
     Raises:
         FlashheatError: a part or precision is unknown, there is no CUDA device, or flashheat was less accurate than its
-            class allows (the row is left out, the others are written).
+            class allows (the case then has no lines, the others are written).
     """
     for what, words, known in (("part", parts, ROWS), ("precision", precisions, PRECISIONS)):
         for word in words:
@@ -231,6 +238,8 @@ def run(out: str | Path, commit: str, parts: Sequence[str], precisions: Sequence
                 raise FlashheatError(f"a {what} of the benchmark must be one of {', '.join(known)}; it is {word!r}")
     if not torch.cuda.is_available():
         raise FlashheatError("the benchmark needs a CUDA device: torch sees none here")
+    lines = read_rows(out) if Path(out).exists() and Path(out).stat().st_size else []
+    _write(out, lines)  # a place that cannot be written is told before anything is measured
     todo = [row for part in parts for row in ROWS[part]() if row.precision in precisions]
     with get_context("spawn").Pool(14) as pool:
         pool.map(warm, [row for row in todo if row.V <= 256_000], chunksize=1)
@@ -238,17 +247,21 @@ def run(out: str | Path, commit: str, parts: Sequence[str], precisions: Sequence
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
         "commit": commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }  # fmt: skip
-    lines = read_rows(out) if Path(out).exists() and Path(out).stat().st_size else []
     wrong, start = [], time.monotonic()
     for n, row in enumerate(todo, 1):
         try:
-            lines = updated(lines, [line | about for line in measure(row)])
+            found = [line | about for line in measure(row)]
         except AssertionError as error:
             wrong.append(str(error))
-            continue
-        write_atomically(Path(out), "".join(json.dumps(line) + "\n" for line in lines))
+            found = []
+        lines = updated(lines, row, found)
+        _write(out, lines)
         left = (time.monotonic() - start) / n * (len(todo) - n)
         case = f"V {row.V}, K {row.K}, C {row.C}, {row.precision}"
         _log.info("%d/%d: %s; about %.0f s left", n, len(todo), case, left)
     if wrong:
         raise FlashheatError("; ".join(wrong))
+
+
+def _write(out: str | Path, lines: list[dict[str, Any]]) -> None:
+    write_atomically(Path(out), "".join(json.dumps(line) + "\n" for line in lines))

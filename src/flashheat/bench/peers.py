@@ -14,14 +14,24 @@ def eager(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, 
 
 
 def loop(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """`eager` for each mesh of a packed batch."""
-    parts = zip(x.split(sizes), mass.split(sizes), evals, evecs.split(sizes), strict=True)
-    return torch.cat([eager(*part, times) for part in parts])
+    """`eager` for each mesh of a packed batch, each into its rows of the result; forward only."""
+    y = torch.empty_like(x)
+    parts = zip(x.split(sizes), mass.split(sizes), evals, evecs.split(sizes), y.split(sizes), strict=True)
+    for x_b, mass_b, evals_b, evecs_b, y_b in parts:
+        s = torch.exp(-evals_b[:, None] * times) * (evecs_b.mT @ (x_b * mass_b[:, None].to(x.dtype)))
+        torch.mm(evecs_b, s.to(evecs.dtype), out=y_b)
+    return y
+
+
+def pad(t: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Packed rows as a batch `[B, max V, ...]`, zeros behind each mesh."""
+    return torch.nn.utils.rnn.pad_sequence(t.split(sizes), batch_first=True)
 
 
 def padded(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """A batch padded to its largest mesh, padding counted in."""
-    x, mass, evecs = (torch.nn.utils.rnn.pad_sequence(t.split(sizes), batch_first=True) for t in (x, mass, evecs))
+    """A batch padded to its largest mesh. `mass` and `evecs` come padded, as a data set would keep them; padding the
+    features, which are new each time, counts in. The result stays padded."""
+    x = pad(x, sizes)
     s = torch.exp(-evals[..., None] * times) * (evecs.mT @ (x * mass[..., None].to(x.dtype)))
     return evecs @ s.to(evecs.dtype)
 

@@ -4,7 +4,8 @@
 
 Shapes are the article's: `basis [..., V, K]`, `x [..., V, C]`, `mass [..., V]` (length^2), `e [..., K]` (length^-2),
 `d [C]` (length^2), leading axes broadcast against one another. `out [..., V, C]` and `spectral [..., K, C]` have the
-dtype of `x`. What the article leaves out works: every derivative, any V, every dtype.
+dtype of `x`. What the article leaves out works: every derivative, any V, every dtype. A `basis` that several `x` share
+is copied for each of them.
 """
 
 from collections.abc import Callable
@@ -53,23 +54,29 @@ def _in_one_batch(
     run: Callable[..., Any], x: Tensor, basis: Tensor, mass: Tensor, evals: Tensor, times: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Run with all leading axes as one, which is what the ops take."""
-    own = {"x": (x, 2), "basis": (basis, 2), "mass": (mass, 1), "evalues": (evals, 1)}
-    for name, (t, n_axes) in own.items():
+    own = {"x": (x, 2), "basis": (basis, 2), "mass": (mass, 1), "evalues (e)": (evals, 1)}
+    for name, (t, n_axes) in {**own, "times (d)": (times, 1)}.items():
+        if not isinstance(t, Tensor):
+            raise FlashheatError(f"{name} must be a tensor; it is of type {type(t).__name__}")
         if t.ndim < n_axes:
-            raise FlashheatError(f"{name} must have at least {n_axes} axes; its shape is {tuple(t.shape)}")
+            axes = "axis" if n_axes == 1 else "axes"
+            raise FlashheatError(f"{name} must have at least {n_axes} {axes}; its shape is {tuple(t.shape)}")
     leading = [t.shape[: t.ndim - n_axes] for t, n_axes in own.values()]
     try:
         batch = torch.broadcast_shapes(*leading)
     except RuntimeError as error:
         shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, (t, _) in own.items())
         raise FlashheatError(f"the leading axes must broadcast against one another; they are of {shapes}") from error
-    if not batch:
-        out, spectral = run(x, mass, evals, basis, times, None, True)
-        return out, spectral.to(x.dtype)
 
     def flat(t: Tensor, n_axes: int) -> Tensor:
         own_shape = t.shape[t.ndim - n_axes :]
-        return t.expand(*batch, *own_shape).reshape(-1, *own_shape)
+        return t.expand(*batch, *own_shape).reshape(batch.numel(), *own_shape) if batch else t
 
-    out, spectral = run(flat(x, 2), flat(mass, 1), flat(evals, 1), flat(basis, 2), times, None, True)
+    try:
+        out, spectral = run(flat(x, 2), flat(mass, 1), flat(evals, 1), flat(basis, 2), times, None, True)
+    except FlashheatError as error:
+        names = "evecs is basis here, evals is evalues or e, times is times or d"
+        raise FlashheatError(f"{error} ({names})") from error
+    if not batch:
+        return out, spectral.to(x.dtype)
     return out.unflatten(0, batch), spectral.to(x.dtype).unflatten(0, batch)

@@ -232,7 +232,7 @@ def _times_of_one_mesh(
 ):  # fmt: skip
     """`d_times[c]` of a single mesh, without a buffer of shares: `g_hat` is what the finish decayed to `s`.
 
-    Where the decay is below 1e-30, so is the term, and it counts as zero.
+    Where the decay is below 1e-30, so is the term, and it counts as zero; a NaN stays one.
     """
     times = tl.load(times_ptr + c, mask=c < C, other=0.0).to(tl.float32)
     total = tl.zeros((BLOCK_K, c.shape[0]), tl.float32)
@@ -243,7 +243,7 @@ def _times_of_one_mesh(
         spectral = tl.load(spectral_ptr + k[:, None] * C + c[None, :], mask=mask, other=0.0)
         s = tl.load(s_ptr + k[:, None] * C + c[None, :], mask=mask, other=0.0, cache_modifier=".cg")
         decay = tl.exp2(-1.4426950408889634 * evals * times[None, :])
-        total += tl.where(decay > 1e-30, -evals * spectral * (s / decay), 0.0)
+        total += tl.where(decay <= 1e-30, 0.0, -evals * spectral * (s / decay))
     tl.store(d_times_ptr + c, tl.sum(total, 0), mask=c < C)
 
 
