@@ -9,9 +9,17 @@ from flashheat.ops import diffuse, diffuse_reference
 NAMES = ["x", "mass", "evals", "evecs", "times"]
 
 
+def results(case: Case, run=diffuse) -> dict[str, Tensor]:
+    """`y`, `s` and the derivative in every argument, for cotangents of both outputs."""
+    inputs = [getattr(case, name).detach().requires_grad_() for name in NAMES]
+    y, s = run(*inputs, case.offsets, return_spectral=True)
+    grads = torch.autograd.grad([y, s], inputs, [case.g, case.h.to(s.dtype)])
+    return {"y": y.detach(), "s": s.detach(), **{f"d_{n}": g for n, g in zip(NAMES, grads, strict=True)}}
+
+
 def errors(case: Case, run=diffuse) -> dict[str, float]:
     """Relative error of `y`, `s` and each derivative, for cotangents of both outputs."""
-    exact, got = _everything(case.double(), diffuse_reference), _everything(case, run)
+    exact, got = results(case.double(), diffuse_reference), results(case, run)
     return {name: relative(got[name], exact[name]) for name in exact}
 
 
@@ -21,13 +29,6 @@ def relative(a: Tensor, b: Tensor) -> float:
         return float("inf")
     scale = b.norm()
     return float((a.double() - b).norm() / scale) if scale > 0 else float(a.abs().sum())
-
-
-def _everything(case: Case, run) -> dict[str, Tensor]:
-    inputs = [getattr(case, name).detach().requires_grad_() for name in NAMES]
-    y, s = run(*inputs, case.offsets, return_spectral=True)
-    grads = torch.autograd.grad([y, s], inputs, [case.g, case.h.to(s.dtype)])
-    return {"y": y.detach(), "s": s.detach(), **{f"d_{n}": g for n, g in zip(NAMES, grads, strict=True)}}
 
 
 def second_derivatives(case: Case, run) -> list[Tensor]:

@@ -101,6 +101,15 @@ def test_fp16_with_areas_far_below_its_range():
     assert diffuse_cases.relative(s, s_expected) < 1e-3
 
 
+@pytest.mark.parametrize("name", ["x", "mass", "evals", "evecs", "times"])
+def test_a_nan_reaches_all_that_depends_on_it(name):
+    case = random_case(1001, 32, 32)
+    getattr(case, name).view(-1)[5] = torch.nan
+    wanted = diffuse_cases.results(case, diffuse_reference)
+    for what, ours in diffuse_cases.results(case).items():
+        assert (ours.isnan() | ~wanted[what].isnan()).all(), f"{what} hides a NaN of {name}"
+
+
 def test_second_derivatives():
     case = random_case(0, 64, 16, sizes=[700, 900])
     for got, expected in zip(

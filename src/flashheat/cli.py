@@ -301,6 +301,23 @@ def ops(
 
 
 @bench.command()
+def overhead(
+    out: Annotated[Path, typer.Option(help="JSON lines; replaced.")],
+    commit: Annotated[str, typer.Option(help="Written into every line.")] = "",
+) -> None:
+    """Time the layers of one call of `diffuse`: kernel, op, autograd node, eager PyTorch.
+
+    Examples:
+
+    - `flashheat bench overhead --out overhead.jsonl --commit $(git rev-parse --short HEAD)`
+    """
+    from flashheat.bench.overhead import run
+
+    raise_on_ctrl_c()
+    run(out, commit)
+
+
+@bench.command()
 def figures(
     results: Annotated[Path, typer.Argument(help="What `bench ops` wrote.")],
     text: Annotated[Path, typer.Option(help="Markdown whose marked table is replaced.")],

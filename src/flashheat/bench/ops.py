@@ -6,7 +6,6 @@ One JSON object for each case, pass and implementation. Implementations of one c
 set of processes compiles everything beforehand, side by side.
 """
 
-import datetime
 import json
 import logging
 import time
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from flashheat.bench import peers
+from flashheat.bench.about import about
 from flashheat.bench.cases import Case, random_case
 from flashheat.bench.figures import read_rows
 from flashheat.bench.timing import gpu_us, peak_bytes, wall_us
@@ -243,14 +242,10 @@ def run(out: str | Path, commit: str, parts: Sequence[str], precisions: Sequence
     todo = [row for part in parts for row in ROWS[part]() if row.precision in precisions]
     with get_context("spawn").Pool(14) as pool:
         pool.map(warm, [row for row in todo if row.V <= 256_000], chunksize=1)
-    about = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
-        "commit": commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }  # fmt: skip
     wrong, start = [], time.monotonic()
     for n, row in enumerate(todo, 1):
         try:
-            found = [line | about for line in measure(row)]
+            found = [line | about(commit) for line in measure(row)]
         except AssertionError as error:
             wrong.append(str(error))
             found = []

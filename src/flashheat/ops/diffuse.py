@@ -3,6 +3,7 @@
 This file is the contract: the equation, the checks and the reference that every faster path is held to.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from flashheat.ops.basis import FromBasis, ToBasis, from_basis_reference, to_basis_reference
 from flashheat.ops.checks import check_features, check_spectrum, check_times
-from flashheat.ops.dispatch import kernel_precision
+from flashheat.ops.dispatch import kernel_precision, needs_grad
 
 
 @overload
@@ -82,10 +83,13 @@ def diffuse(
     check_spectrum(evals, evecs, offsets)
     check_times(times, x)
     precision = kernel_precision(evecs, x, offsets)
-    if precision is not None:
-        y, s = Diffuse.apply(x, mass, evals, evecs, times, offsets, precision)
-        return (y, s) if return_spectral else y
-    return diffuse_reference(x, mass, evals, evecs, times, offsets, return_spectral)
+    if precision is None:
+        return diffuse_reference(x, mass, evals, evecs, times, offsets, return_spectral)
+    run: Callable[..., tuple[Tensor, Tensor]] = (
+        Diffuse.apply if needs_grad(x, mass, evals, evecs, times) else _launch_forward
+    )
+    y, s = run(x, mass, evals, evecs, times, offsets, precision)
+    return (y, s) if return_spectral else y
 
 
 def diffuse_reference(
@@ -126,9 +130,7 @@ class Diffuse(torch.autograd.Function):
         precision: str,
     ) -> tuple[Tensor | None, Tensor]:  # fmt: skip
         """Launch; keep the inputs and `s`, and `x` only where a derivative needs it."""
-        from flashheat.ops import diffuse_triton
-
-        y, s = diffuse_triton.forward(x, mass, evals, evecs, times, offsets, precision)
+        y, s = _launch_forward(x, mass, evals, evecs, times, offsets, precision)
         need_x = ctx.needs_input_grad[1] or ctx.needs_input_grad[3]
         ctx.save_for_backward(x if need_x else None, mass, evals, evecs, times, offsets, s)
         ctx.precision, ctx.dtype, ctx.n_channels = precision, x.dtype, x.shape[-1]
@@ -160,6 +162,12 @@ class Diffuse(torch.autograd.Function):
         d_evals = None if d_evals is None else d_evals.to(evals.dtype)
         d_times = None if d_times is None else d_times.to(times.dtype)
         return d_x, d_mass, d_evals, d_evecs, d_times, None, None
+
+
+def _launch_forward(x: Tensor, *args: Any) -> Any:
+    from flashheat.ops import diffuse_triton
+
+    return diffuse_triton.forward(x, *args)
 
 
 def _launch_backward(g: Tensor, *args: Any, **wanted: Any) -> tuple[Tensor | None, ...]:

@@ -33,8 +33,13 @@ def _load_tile(
 
 @triton.jit
 def _load_mass(mass_ptr, stride_mass_v, row, n, BLOCK_V: tl.constexpr):
+    """The mass of the `n` rows from `row` on; anything where there is no mass, to be left out by `_weigh`."""
     v = tl.arange(0, BLOCK_V)
-    return tl.load(mass_ptr + row * stride_mass_v + v * stride_mass_v, mask=v < n, other=0.0).to(tl.float32)
+    if mass_ptr is not None:
+        mass = tl.load(mass_ptr + row * stride_mass_v + v * stride_mass_v, mask=v < n, other=0.0).to(tl.float32)
+    else:
+        mass = tl.zeros((BLOCK_V,), tl.float32)
+    return mass
 
 
 @triton.jit
@@ -52,11 +57,7 @@ def _load_step(
     """The tiles of the basis and the features, and the mass, of the `n` rows from `row` on."""
     basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, row, n, k, K, BLOCK_V, K % BLOCK_K == 0)
     x = _load_tile(x_ptr, stride_x_v, stride_x_c, row, n, c, C, BLOCK_V, C % BLOCK_C == 0)
-    if mass_ptr is not None:
-        mass = _load_mass(mass_ptr, stride_mass_v, row, n, BLOCK_V)
-    else:
-        mass = tl.zeros((BLOCK_V,), tl.float32)
-    return basis, x, mass
+    return basis, x, _load_mass(mass_ptr, stride_mass_v, row, n, BLOCK_V)
 
 
 @triton.jit
@@ -112,13 +113,9 @@ def _load_spectral(s_ptr, b, k, c, K: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def _store_rows(
-    y_ptr, mass_ptr, stride_mass_v, acc, row, n, c, C: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr
-):  # fmt: skip
-    """`y[v, c] = mass[v] acc` for the `n` rows from `row` on."""
+def _store_rows(y_ptr, acc, row, n, c, C: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr):
+    """`y[v, c] = acc` for the `n` rows from `row` on."""
     v = tl.arange(0, BLOCK_V)
-    if mass_ptr is not None:
-        acc = acc * _load_mass(mass_ptr, stride_mass_v, row, n, BLOCK_V)[:, None]
     mask = v[:, None] < n
     if C % BLOCK_C != 0:
         mask = mask & (c[None, :] < C)
@@ -131,33 +128,43 @@ def _expand_rows(
     K: tl.constexpr, C: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     DTYPE: tl.constexpr, PARTS: tl.constexpr, OPERANDS: tl.constexpr,
 ):  # fmt: skip
-    """`y[v, c] = mass[v] sum over k of evecs[v, k] s[k, c]`, last rows first; OPERANDS as in the reduction."""
+    """`y[v, c] = mass[v] sum over k of evecs[v, k] s[k, c]`, last rows first; OPERANDS as in the reduction.
+
+    The mass is loaded ahead of its use: waiting for it before each store costs up to a sixth of a launch.
+    """
+    MASS: tl.constexpr = mass_ptr is not None
     FULL: tl.constexpr = K % BLOCK_K == 0
     k = tl.arange(0, BLOCK_K)
     n_tiles = tl.cdiv(n, BLOCK_V)
-    if K <= BLOCK_K and OPERANDS == "carried":
-        done = (n_tiles - 1) * BLOCK_V
-        basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + done, n - done, k, K, BLOCK_V, FULL)
+    last = (n_tiles - 1) * BLOCK_V
+    mass = _load_mass(mass_ptr, stride_mass_v, lo + last, n - last, BLOCK_V)
+    if K <= BLOCK_K:
         s = split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
+    if K <= BLOCK_K and OPERANDS == "carried":
+        basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + last, n - last, k, K, BLOCK_V, FULL)
         a = split(basis, 1, DTYPE, PARTS)
         for j in range(n_tiles):
-            i = (n_tiles - 1 - j) * BLOCK_V
+            i = last - j * BLOCK_V
             more = tl.where(i > 0, BLOCK_V, 0)
             basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + i - BLOCK_V, more, k, K, BLOCK_V, FULL)
-            acc = product(a, s, PARTS)
-            _store_rows(y_ptr, mass_ptr, stride_mass_v, acc, lo + i, n - i, c, C, BLOCK_V, BLOCK_C)
+            next_mass = _load_mass(mass_ptr, stride_mass_v, lo + i - BLOCK_V, more, BLOCK_V)
+            acc = _weigh(product(a, s, PARTS), mass, MASS)
+            _store_rows(y_ptr, acc, lo + i, n - i, c, C, BLOCK_V, BLOCK_C)
             a = split(basis, 1, DTYPE, PARTS)
+            mass = next_mass
     elif K <= BLOCK_K:
-        s = split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
         for j in range(n_tiles):
-            i = (n_tiles - 1 - j) * BLOCK_V
+            i = last - j * BLOCK_V
             basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + i, n - i, k, K, BLOCK_V, FULL)
-            acc = product(split(basis, 1, DTYPE, PARTS), s, PARTS)
-            _store_rows(y_ptr, mass_ptr, stride_mass_v, acc, lo + i, n - i, c, C, BLOCK_V, BLOCK_C)
+            next_mass = _load_mass(mass_ptr, stride_mass_v, lo + i - BLOCK_V, tl.where(i > 0, BLOCK_V, 0), BLOCK_V)
+            acc = _weigh(product(split(basis, 1, DTYPE, PARTS), s, PARTS), mass, MASS)
+            _store_rows(y_ptr, acc, lo + i, n - i, c, C, BLOCK_V, BLOCK_C)
+            mass = next_mass
     else:
         for j in range(n_tiles):
-            i = (n_tiles - 1 - j) * BLOCK_V
+            i = last - j * BLOCK_V
             basis = _load_tile(evecs_ptr, stride_evecs_v, stride_evecs_k, lo + i, n - i, k, K, BLOCK_V, FULL)
+            mass = _load_mass(mass_ptr, stride_mass_v, lo + i, n - i, BLOCK_V)
             a = split(basis, 1, DTYPE, PARTS)
             s = split(_load_spectral(s_ptr, b, k, c, K, C), 0, DTYPE, PARTS)
             acc = tl.zeros((BLOCK_V, BLOCK_C), tl.float32)
@@ -167,7 +174,7 @@ def _expand_rows(
                 acc += product(a, s, PARTS)
                 a = split(basis, 1, DTYPE, PARTS)
                 s = split(spectral, 0, DTYPE, PARTS)
-            _store_rows(y_ptr, mass_ptr, stride_mass_v, acc, lo + i, n - i, c, C, BLOCK_V, BLOCK_C)
+            _store_rows(y_ptr, _weigh(acc, mass, MASS), lo + i, n - i, c, C, BLOCK_V, BLOCK_C)
 
 
 @triton.jit

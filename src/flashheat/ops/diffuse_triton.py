@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -30,10 +31,9 @@ def forward(
         expand: also compute `y = evecs s`.
         tile: block sizes, for sweeps; left out, those of the table.
     """
-    p = _plan_of(evecs, x.shape[-1], x.dtype, offsets, precision, tile)
     y = torch.empty_like(x, memory_format=torch.contiguous_format) if expand else None
     s = _empty_spectral(evecs, x.shape[-1], offsets)
-    _launch(p, evecs, offsets, x=x, mass=mass, evals=evals, times=times, y=y, s=s)
+    _launch(precision, tile, evecs, offsets, x=x, mass=mass, evals=evals, times=times, y=y, s=s)
     return y, s
 
 
@@ -51,7 +51,6 @@ def backward(
         s: the spectrum that the forward pass returned.
         expand, d_times, d_evals: what to compute besides `u`; the rest is None.
     """
-    p = _plan_of(evecs, g.shape[-1], g.dtype, offsets, precision, tile)
     e = torch.empty_like(g, memory_format=torch.contiguous_format) if expand else None
     u = torch.empty_like(s)
     sums = {
@@ -59,7 +58,7 @@ def backward(
         "d_evals": g.new_empty(evals.shape, dtype=torch.float32) if d_evals else None,
     }
     _launch(
-        p, evecs, offsets,
+        precision, tile, evecs, offsets,
         x=g, evals=evals, times=times, h=h, spectral=s if d_times or d_evals else None, out_mass=mass, y=e, s=u, **sums,
     )  # fmt: skip
     return e, u, sums["d_times"], sums["d_evals"]
@@ -67,42 +66,124 @@ def backward(
 
 def expand(s: Tensor, evecs: Tensor, offsets: Tensor | None, precision: str, *, tile: Tile | None = None) -> Tensor:
     """`evecs s` for each mesh, in float32."""
-    dtype = torch.promote_types(s.dtype, evecs.dtype)
-    p = _plan_of(evecs, s.shape[-1], dtype, offsets, precision, tile)
     y = evecs.new_empty((*evecs.shape[:-1], s.shape[-1]), dtype=torch.float32)
-    _launch(p, evecs, offsets, y=y, s=s.contiguous())
+    _launch(precision, tile, evecs, offsets, y=y, s=s.contiguous())
     return y
+
+
+Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]] | None  # dtype, shape, stride
+
+
+def _launch(
+    precision: str, tile: Tile | None, evecs: Tensor, offsets: Tensor | None, *, s: Tensor,
+    x: Tensor | None = None, mass: Tensor | None = None, evals: Tensor | None = None, times: Tensor | None = None,
+    out_mass: Tensor | None = None, h: Tensor | None = None, spectral: Tensor | None = None, y: Tensor | None = None,
+    d_times: Tensor | None = None, d_evals: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Lay a leading batch axis flat, allocate the workspace and launch on the device of `evecs`."""
+    device, B = evecs.device, 1
+    if offsets is not None:
+        B, offsets = offsets.shape[0] - 1, offsets.contiguous()
+    elif evecs.ndim == 3:
+        B, evecs = evecs.shape[0], evecs.flatten(0, 1)
+        x = None if x is None else x.flatten(0, 1)
+        mass, out_mass = (None if t is None else t.reshape(-1) for t in (mass, out_mass))
+    inputs = (x, mass, _dense(evals), evecs, _dense(times), offsets, out_mass, _dense(h), spectral)
+    layouts = [None if t is None else (t.dtype, t.shape, t.stride()) for t in inputs]
+    outputs = (y is not None, d_times is not None, d_evals is not None)
+    plan = _plan(precision, tile, device, B, s.shape[-1], s.dtype, outputs, *layouts)
+    tensors = (
+        *inputs, y, s, d_times, d_evals,
+        None if plan.n_parts is None else y if plan.parts_in_y else s.new_empty(plan.n_parts),
+        None if plan.n_shares is None else s.new_empty(plan.n_shares),
+        None if x is None else counter(device),
+    )  # fmt: skip
+    pointers = [None if t is None else t.data_ptr() for t in tensors]
+    aligned = tuple([t is None or t % 16 == 0 for t in pointers])
+    kernel = plan.binaries.get(aligned)
+    if kernel is None:
+        _first_launch(plan, device, aligned, tensors)
+        return
+    grid, stream = (plan.cut.n_programs, 1, 1), torch._C._cuda_getCurrentRawStream(device.index)
+    if device.index == torch.cuda.current_device():
+        kernel[grid](*pointers, *plan.arguments, stream=stream)
+        return
+    with torch.cuda.device(device):
+        kernel[grid](*pointers, *plan.arguments, stream=stream)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a launch needs to know of its shapes and dtypes: the cut, the kernel's constants, and a number for those."""
+    """What the layouts of the tensors decide about a launch.
+
+    `arguments` are those of the kernel after its pointers. `n_parts` elements of workspace hold the partial sums, if
+    `parts_in_y` in the memory of `y`, since all are added up before `y` is written; `n_shares` hold those of `d_times`.
+    `binaries` are the compiled kernels by the alignment of the pointers; plans that need the same ones share them.
+    """
 
     cut: Cut
-    constants: tuple[Any, ...]
-    number: int
+    arguments: tuple[Any, ...]
+    n_parts: int | None
+    parts_in_y: bool
+    n_shares: int | None
+    binaries: dict[tuple[bool, ...], Any]
 
 
-def _plan_of(
-    evecs: Tensor, C: int, dtype: torch.dtype, offsets: Tensor | None, precision: str, tile: Tile | None
-) -> _Plan:
-    B = offsets.shape[0] - 1 if offsets is not None else evecs.shape[0] if evecs.ndim == 3 else 1
-    V, K = evecs.shape[-2:]
-    return _plan(V, B, K, C, offsets is not None, dtype, evecs.dtype, precision, evecs.device, tile)
+_binaries: dict[tuple[Any, ...], dict[tuple[bool, ...], Any]] = {}
 
 
 @lru_cache(4096)
 def _plan(
-    V: int, B: int, K: int, C: int, packed: bool, dtype: torch.dtype, basis_dtype: torch.dtype, precision: str,
-    device: torch.device, tile: Tile | None,
+    precision: str, tile: Tile | None, device: torch.device, B: int, C: int, s_dtype: torch.dtype,
+    outputs: tuple[bool, bool, bool], *layouts: Layout,
 ) -> _Plan:  # fmt: skip
-    p = cut(V, B, K, C, packed, "half" if dtype in _HALF else precision, device_size(device), tile)
-    constants = constants_of(p, dtype, basis_dtype)
-    number = _numbers.setdefault((device, K, C, constants, p.tile.num_warps), len(_numbers))
-    return _Plan(p, constants, number)
+    x, mass, _, evecs, _, offsets, out_mass, _, _ = layouts
+    assert evecs is not None  # every launch has a basis
+    basis_dtype, (n_rows, K), (stride_evecs_v, stride_evecs_k) = evecs
+    expand, d_times, _ = outputs
+    dtype = torch.promote_types(s_dtype, basis_dtype) if x is None else x[0]
+    V = n_rows if offsets is not None else n_rows // B
+    precision = "half" if dtype in _HALF else precision
+    p = cut(V, B, K, C, offsets is not None, precision, device_size(device), tile)
+    stride_x_v, stride_x_c = (1, 1) if x is None else x[2]
+    any_mass = mass or out_mass
+    stride_mass_v = 1 if any_mass is None else any_mass[2][0]
+    row_x = row_evecs = 0  # the stride of rows, known to the compiler where they are dense
+    if stride_x_c == 1:
+        row_x, stride_x_v = stride_x_v, 1
+    if stride_evecs_k == 1:
+        row_evecs, stride_evecs_v = stride_evecs_v, 1
+    sizes = (p.V, p.B, p.n_chunks, p.rows, p.n_out_chunks, p.out_rows)
+    strides = (stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k)
+    constants = (K, C, row_x, row_evecs, x is not None, expand, *constants_of(p, dtype, basis_dtype))
+    binary = (
+        device, p.tile, constants, outputs, s_dtype, *[(n == 1, n % 16 == 0, n < 2**31) for n in strides],
+        *[None if layout is None else layout[0] for layout in layouts],
+    )  # fmt: skip
+    n_parts = None if x is None else p.n_slots * K * C
+    parts_in_y = n_parts is not None and expand and n_parts * 4 <= n_rows * C * dtype.itemsize
+    n_shares = C * p.n_finish if d_times and B > 1 else None
+    return _Plan(p, (*sizes, *strides, *constants), n_parts, parts_in_y, n_shares, _binaries.setdefault(binary, {}))
 
 
-_numbers: dict[tuple[Any, ...], int] = {}
+def _first_launch(plan: _Plan, device: torch.device, aligned: tuple[bool, ...], tensors: tuple[Any, ...]) -> None:
+    """Launch by the compiler's own look-up, which takes three times as long, and keep the binary for the next time.
+
+    The interpreter has no binaries: one program owns all chunks, every time.
+    """
+    tile = plan.cut.tile
+    options = {
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+        "launch_cooperative_grid": tensors[0] is not None,
+    }
+    if plan.parts_in_y:
+        tensors = (*tensors[:_PARTS], triton.reinterpret(tensors[_PARTS], tl.float32), *tensors[_PARTS + 1 :])
+    if device.type != "cuda":
+        diffuse_kernel[(1,)](*tensors, *plan.arguments, **options)
+        return
+    with torch.cuda.device(device):
+        plan.binaries[aligned] = diffuse_kernel[(plan.cut.n_programs,)](*tensors, *plan.arguments, **options)
 
 
 def constants_of(p: Cut, dtype: torch.dtype, basis_dtype: torch.dtype) -> tuple[Any, ...]:
@@ -118,89 +199,11 @@ def _empty_spectral(evecs: Tensor, C: int, offsets: Tensor | None) -> Tensor:
     return evecs.new_empty((*batch, evecs.shape[-1], C), dtype=torch.float32)
 
 
-def _launch(
-    plan: _Plan, evecs: Tensor, offsets: Tensor | None, *, s: Tensor,
-    x: Tensor | None = None, mass: Tensor | None = None, evals: Tensor | None = None, times: Tensor | None = None,
-    out_mass: Tensor | None = None, h: Tensor | None = None, spectral: Tensor | None = None, y: Tensor | None = None,
-    d_times: Tensor | None = None, d_evals: Tensor | None = None,
-) -> None:  # fmt: skip
-    """Lay a leading batch axis flat, allocate the workspace and launch on the device of `evecs`."""
-    p, device = plan.cut, evecs.device
-    reduce = x is not None
-    if evecs.ndim == 3:
-        evecs = evecs.flatten(0, 1)
-        x = None if x is None else x.flatten(0, 1)
-        mass, out_mass = (None if t is None else t.reshape(-1) for t in (mass, out_mass))
-    stride_x_v, stride_x_c = (1, 1) if x is None else x.stride()
-    stride_evecs_v, stride_evecs_k = evecs.stride()
-    any_mass = out_mass if mass is None else mass
-    stride_mass_v = 1 if any_mass is None else any_mass.stride(0)
-    row_x = row_evecs = 0  # the stride of rows, known to the compiler where they are dense
-    if stride_x_c == 1:
-        row_x, stride_x_v = stride_x_v, 1
-    if stride_evecs_k == 1:
-        row_evecs, stride_evecs_v = stride_evecs_v, 1
-    strides = (stride_x_v, stride_x_c, stride_mass_v, stride_evecs_v, stride_evecs_k)
-    tensors = (
-        x, mass, _dense(evals), evecs, _dense(times), _dense(offsets), out_mass, _dense(h), spectral,
-        y, s, d_times, d_evals,
-        _workspace(p, s, y) if reduce else None,
-        s.new_empty(p.C * p.n_finish) if d_times is not None and p.B > 1 else None,
-        counter(device) if reduce else None,
-    )  # fmt: skip
-    pointers = [None if t is None else t.data_ptr() for t in tensors]
-    key = (
-        plan.number, row_x, row_evecs, reduce, y is None,
-        *[(n == 1, n % 16 == 0, n < 2**31) for n in strides],
-        *[t if t is None else t % 16 for t in pointers],
-        *[None if t is None else t.dtype for t in tensors[:10]],
-    )  # fmt: skip
-    sizes = (p.V, p.B, p.n_chunks, p.rows, p.n_out_chunks, p.out_rows)
-    kernel = _compiled.get(key)
-    if kernel is None:
-        constants = (p.K, p.C, row_x, row_evecs, reduce, y is not None, *plan.constants)
-        _compile(key, plan, device, (*tensors, *sizes, *strides, *constants))
-        return
-    args = (*pointers, *sizes, *strides, p.K, p.C, row_x, row_evecs, reduce, y is not None, *plan.constants)
-    grid, stream = (p.n_programs, 1, 1), torch._C._cuda_getCurrentRawStream(device.index)
-    if device.index == torch.cuda.current_device():
-        kernel[grid](*args, stream=stream)
-        return
-    with torch.cuda.device(device):
-        kernel[grid](*args, stream=stream)
-
-
-def _compile(key: tuple[Any, ...], plan: _Plan, device: torch.device, args: tuple[Any, ...]) -> None:
-    """The first launch of a binary. The interpreter has none: one program owns all chunks, every time."""
-    tile = plan.cut.tile
-    options = {
-        "num_warps": tile.num_warps,
-        "num_stages": tile.num_stages,
-        "launch_cooperative_grid": args[0] is not None,
-    }
-    if device.type != "cuda":
-        diffuse_kernel[(1,)](*args, **options)
-        return
-    with torch.cuda.device(device):
-        _compiled[key] = diffuse_kernel[(plan.cut.n_programs,)](*args, **options)
-
-
-def _workspace(p: Cut, s: Tensor, y: Tensor | None) -> Tensor:
-    """Room for the partial sums: inside `y` where they fit, since all are added up before `y` is written."""
-    n = p.n_slots * p.K * p.C
-    if y is not None and n * 4 <= y.numel() * y.element_size():
-        return y.view(-1)[: n * 4 // y.element_size()].view(torch.float32)
-    return s.new_empty(n)
-
-
-# A launch of a binary that is at hand costs a third of one that goes through the compiler's own look-up.
-_compiled: dict[tuple[Any, ...], Any] = {}
-
-
 def _dense(t: Tensor | None) -> Tensor | None:
     return None if t is None else t.contiguous()
 
 
+_PARTS = 13  # the place of the partial sums among the kernel's arguments
 _HALF = (torch.float16, torch.bfloat16)
 # DTYPE and PARTS of the kernel
 _ARITHMETIC = {

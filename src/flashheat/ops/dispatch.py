@@ -35,6 +35,11 @@ def kernel_precision(evecs: Tensor, features: Tensor, offsets: Tensor | None) ->
     return "highest" if _is_highest() else "high"
 
 
+def needs_grad(*tensors: Tensor) -> bool:
+    """Whether the call is to be differentiated; an autograd node costs as much as the launch, so others do without."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
 def _serves_shape(evecs: Tensor, features: Tensor, offsets: Tensor | None) -> bool:
     K, C = evecs.shape[-1], features.shape[-1]
     single = evecs.dtype is features.dtype is torch.float32
