@@ -10,6 +10,7 @@ import torch
 from flashheat.bench.cases import Case, random_case
 from flashheat.bench.timing import peak_bytes
 from flashheat.ops import diffuse, diffuse_reference, tiles
+from flashheat.ops.dispatch import path_of
 from tests import diffuse_cases
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -52,6 +53,14 @@ def test_sizes(V, precision):
 @pytest.mark.parametrize(("K", "C"), [(1, 1), (3, 130), (64, 64), (100, 48), (300, 3), (256, 128), (512, 512)])
 def test_columns(K, C, precision):
     check(random_case(3001, K, C, dtype_of(precision)), precision)
+
+
+@pytest.mark.parametrize(("V", "K", "C"), [(20_011, 256, 128), (9_001, 512, 130), (700, 520, 64), (600, 64, 700)])
+def test_wide_bases_take_cublas_and_are_as_exact(V, K, C, precision):
+    case = random_case(V, K, C, dtype_of(precision))
+    if precision != "fp16":
+        assert path_of(case.evecs, case.x, None) == "cublas"
+    check(case, precision)
 
 
 @pytest.mark.parametrize("sizes", [[500, 0, 8000, 1, 63], [37] * 1500, [0, 0]])

@@ -118,7 +118,7 @@ def _path_of_diffuse() -> str:
         return "PyTorch reference (no CUDA device)"
     if _version("triton") is None or torch.cuda.get_device_capability() < (8, 0):
         return "PyTorch reference (the kernel needs triton and compute capability 8.0)"
-    return "Triton kernel (K and C to 512, not float64; else PyTorch reference)"
+    return "Triton kernel; cuBLAS for wide bases on large meshes and K or C > 512; float64: reference"
 
 
 def report(found: dict[str, Any]) -> str:

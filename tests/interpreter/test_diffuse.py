@@ -26,7 +26,7 @@ TILES = {
 def interpreted(request, monkeypatch):
     """Send CPU tensors through the kernel as the interpreter runs it, in small tiles."""
     for name in ("flashheat.ops.basis", "flashheat.ops.diffuse"):
-        monkeypatch.setattr(sys.modules[name], "kernel_precision", lambda *_: "highest")
+        monkeypatch.setattr(sys.modules[name], "path_of", lambda *_: "highest")
     monkeypatch.setattr(launch, "choose_tile", lambda *_: TILES[request.param])
     launch.cut.cache_clear()
     yield
@@ -133,3 +133,36 @@ def test_features_and_basis_of_every_layout(interpreted):
     for x in (case.x, shifted, case.x.T.contiguous().T):
         for evecs in (case.evecs[:, :19], case.evecs.T.contiguous().T[:, :19]):
             torch.testing.assert_close(diffuse(x, case.mass, case.evals[:19], evecs, case.times), expected)
+
+
+@pytest.fixture
+def by_cublas(monkeypatch):
+    """Send CPU tensors through the path of cuBLAS; the products are then those of the CPU."""
+    for name in ("flashheat.ops.basis", "flashheat.ops.diffuse"):
+        monkeypatch.setattr(sys.modules[name], "path_of", lambda *_: "cublas")
+
+
+@pytest.mark.parametrize(("V", "K", "C"), [(1, 1, 1), (33, 5, 3), (101, 600, 17)])
+def test_by_cublas_one_mesh_and_every_gradient_match_the_reference(by_cublas, V, K, C):
+    for name, error in diffuse_cases.errors(random_case(V, K, C, device="cpu")).items():
+        assert error < 2e-6, name
+
+
+def test_by_cublas_a_leading_batch_axis_matches_the_reference(by_cublas):
+    inputs = [torch.randn(3, 50, 6), torch.rand(3, 50), torch.rand(3, 11), torch.randn(3, 50, 11), torch.rand(6)]
+    for t in inputs:
+        t.requires_grad_()
+    ours, wanted = diffuse(*inputs), diffuse_reference(*inputs)
+    torch.testing.assert_close(ours, wanted)
+    g = torch.randn_like(ours)
+    torch.testing.assert_close(torch.autograd.grad(ours, inputs, g), torch.autograd.grad(wanted, inputs, g))
+
+
+def test_by_cublas_second_derivatives_and_projections_match_the_reference(by_cublas):
+    case = random_case(40, 7, 5, device="cpu")
+    wanted = diffuse_cases.second_derivatives(case.double(), diffuse_reference)
+    for ours, exact in zip(diffuse_cases.second_derivatives(case, diffuse), wanted, strict=True):
+        assert diffuse_cases.relative(ours, exact) < 1e-5
+    s = to_basis(case.x, case.mass, case.evecs)
+    torch.testing.assert_close(s, basis.to_basis_reference(case.x, case.mass, case.evecs))
+    torch.testing.assert_close(from_basis(s, case.evecs), basis.from_basis_reference(s, case.evecs))

@@ -28,7 +28,7 @@ from flashheat.bench.timing import gpu_us, peak_bytes, wall_us
 from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
 from flashheat.ops import diffuse, diffuse_reference
-from flashheat.ops.dispatch import kernel_precision
+from flashheat.ops.dispatch import CUBLAS, path_of
 
 _log = logging.getLogger("flashheat")
 
@@ -169,8 +169,9 @@ def measure(row: Row) -> list[dict[str, Any]]:
 
 
 def path(case: Case) -> str:
-    """Whether flashheat takes its kernel or, where those are faster, the products of cuBLAS."""
-    return "PyTorch" if kernel_precision(case.evecs, case.x, case.offsets) is None else "kernel"
+    """Which path flashheat takes: its kernel or, where those are faster, the products of cuBLAS."""
+    taken = path_of(case.evecs, case.x, case.offsets)
+    return "PyTorch" if taken is None else "cuBLAS" if taken == CUBLAS else "kernel"
 
 
 @contextmanager

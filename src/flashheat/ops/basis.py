@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashheat.ops.checks import accumulation_dtype, check_features, check_spectral
-from flashheat.ops.dispatch import kernel_precision
+from flashheat.ops.dispatch import launcher, path_of
 from flashheat.ops.packed import expand, reduce
 
 
@@ -36,10 +36,10 @@ def to_basis(x: Tensor, mass: Tensor, evecs: Tensor, offsets: Tensor | None = No
     Source: Sharp et al. 2022 (arXiv 2012.00888), section 3.1.
     """
     check_features(x, evecs, mass, offsets)
-    precision = kernel_precision(evecs, x, offsets)
-    if precision is None:
+    path = path_of(evecs, x, offsets)
+    if path is None:
         return to_basis_reference(x, mass, evecs, offsets)
-    return ToBasis.apply(x, mass, evecs, offsets, precision)
+    return ToBasis.apply(x, mass, evecs, offsets, path)
 
 
 def to_basis_reference(x: Tensor, mass: Tensor, evecs: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -68,10 +68,10 @@ def from_basis(s: Tensor, evecs: Tensor, offsets: Tensor | None = None) -> Tenso
     Differentiable in `s` and `evecs`, to any order.
     """
     check_spectral(s, evecs, offsets)
-    precision = kernel_precision(evecs, s, offsets)
-    if precision is None:
+    path = path_of(evecs, s, offsets)
+    if path is None:
         return from_basis_reference(s, evecs, offsets)
-    return FromBasis.apply(s, evecs, offsets, precision)
+    return FromBasis.apply(s, evecs, offsets, path)
 
 
 def from_basis_reference(s: Tensor, evecs: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -88,15 +88,11 @@ class ToBasis(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, mass: Tensor | None, evecs: Tensor, offsets: Tensor | None, precision: str
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, mass: Tensor | None, evecs: Tensor, offsets: Tensor | None, path: str) -> Tensor:
         """Launch, and keep the inputs."""
-        from flashheat.ops import diffuse_triton
-
         ctx.save_for_backward(x, mass, evecs, offsets)
-        ctx.precision = precision
-        return diffuse_triton.forward(x, mass, None, evecs, None, offsets, precision, expand=False)[1]
+        ctx.path = path
+        return launcher(path).forward(x, mass, None, evecs, None, offsets, path, expand=False)[1]
 
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
@@ -105,12 +101,12 @@ class ToBasis(torch.autograd.Function):
         need_x, need_mass, need_evecs, _, _ = ctx.needs_input_grad
         d_x = d_mass = d_evecs = None
         if need_x or need_mass:
-            e = FromBasis.apply(d, evecs, offsets, ctx.precision)
+            e = FromBasis.apply(d, evecs, offsets, ctx.path)
             d_x = (e if mass is None else mass.unsqueeze(-1) * e).to(x.dtype) if need_x else None
             d_mass = (x * e).sum(-1).to(mass.dtype) if need_mass else None
         if need_evecs:
             weighted = x if mass is None else mass.unsqueeze(-1) * x
-            d_evecs = FromBasis.apply(d.mT, weighted, offsets, ctx.precision).to(evecs.dtype)
+            d_evecs = FromBasis.apply(d.mT, weighted, offsets, ctx.path).to(evecs.dtype)
         return d_x, d_mass, d_evecs, None, None
 
 
@@ -118,19 +114,17 @@ class FromBasis(torch.autograd.Function):
     """`evecs s` in one launch. `d_s = evecs^T g` and `d_evecs = g s^T`."""
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor, evecs: Tensor, offsets: Tensor | None, precision: str) -> Tensor:
+    def forward(ctx: Any, s: Tensor, evecs: Tensor, offsets: Tensor | None, path: str) -> Tensor:
         """Launch, and keep the inputs."""
-        from flashheat.ops import diffuse_triton
-
         ctx.save_for_backward(s, evecs, offsets)
-        ctx.precision = precision
-        return diffuse_triton.expand(s, evecs, offsets, precision)
+        ctx.path = path
+        return launcher(path).expand(s, evecs, offsets, path)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """The derivatives that are asked for, from the cotangent of the features."""
         s, evecs, offsets = ctx.saved_tensors
         need_s, need_evecs, _, _ = ctx.needs_input_grad
-        d_s = ToBasis.apply(g, None, evecs, offsets, ctx.precision).to(s.dtype) if need_s else None
-        d_evecs = FromBasis.apply(s.mT, g, offsets, ctx.precision).to(evecs.dtype) if need_evecs else None
+        d_s = ToBasis.apply(g, None, evecs, offsets, ctx.path).to(s.dtype) if need_s else None
+        d_evecs = FromBasis.apply(s.mT, g, offsets, ctx.path).to(evecs.dtype) if need_evecs else None
         return d_s, d_evecs, None, None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flashheat.ops.basis import FromBasis, ToBasis, from_basis_reference, to_basis_reference
 from flashheat.ops.checks import check_features, check_spectrum, check_times
-from flashheat.ops.dispatch import kernel_precision, needs_grad
+from flashheat.ops.dispatch import launcher, needs_grad, path_of
 
 
 @overload
@@ -82,13 +82,13 @@ def diffuse(
     check_features(x, evecs, mass, offsets)
     check_spectrum(evals, evecs, offsets)
     check_times(times, x)
-    precision = kernel_precision(evecs, x, offsets)
-    if precision is None:
+    path = path_of(evecs, x, offsets)
+    if path is None:
         return diffuse_reference(x, mass, evals, evecs, times, offsets, return_spectral)
     run: Callable[..., tuple[Tensor, Tensor]] = (
         Diffuse.apply if needs_grad(x, mass, evals, evecs, times) else _launch_forward
     )
-    y, s = run(x, mass, evals, evecs, times, offsets, precision)
+    y, s = run(x, mass, evals, evecs, times, offsets, path)
     return (y, s) if return_spectral else y
 
 
@@ -127,13 +127,13 @@ class Diffuse(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, offsets: Tensor | None,
-        precision: str,
+        path: str,
     ) -> tuple[Tensor | None, Tensor]:  # fmt: skip
         """Launch; keep the inputs and `s`, and `x` only where a derivative needs it."""
-        y, s = _launch_forward(x, mass, evals, evecs, times, offsets, precision)
+        y, s = _launch_forward(x, mass, evals, evecs, times, offsets, path)
         need_x = ctx.needs_input_grad[1] or ctx.needs_input_grad[3]
         ctx.save_for_backward(x if need_x else None, mass, evals, evecs, times, offsets, s)
-        ctx.precision, ctx.dtype, ctx.n_channels = precision, x.dtype, x.shape[-1]
+        ctx.path, ctx.dtype, ctx.n_channels = path, x.dtype, x.shape[-1]
         ctx.set_materialize_grads(False)
         return y, s
 
@@ -147,7 +147,7 @@ class Diffuse(torch.autograd.Function):
         spectral = _spectral_backward if torch.is_grad_enabled() else _launch_backward
         scale = None if need_mass else mass
         e, u, d_times, d_evals = spectral(
-            g, h, scale, evals, evecs, times, offsets, s, ctx.precision,
+            g, h, scale, evals, evecs, times, offsets, s, ctx.path,
             expand=need_x or need_mass, d_times=need_times, d_evals=need_evals,
         )  # fmt: skip
         d_x = d_mass = d_evecs = None
@@ -156,36 +156,38 @@ class Diffuse(torch.autograd.Function):
         if need_mass and e is not None:
             d_mass = (x * e).sum(-1).to(mass.dtype)
         if need_evecs and u is not None:
-            d_evecs = FromBasis.apply(s.mT.to(g.dtype), g, offsets, ctx.precision)
+            d_evecs = FromBasis.apply(s.mT.to(g.dtype), g, offsets, ctx.path)
             weighted = (mass.unsqueeze(-1) * x).to(x.dtype)
-            d_evecs = (d_evecs + FromBasis.apply(u.mT.to(x.dtype), weighted, offsets, ctx.precision)).to(evecs.dtype)
+            d_evecs = (d_evecs + FromBasis.apply(u.mT.to(x.dtype), weighted, offsets, ctx.path)).to(evecs.dtype)
         d_evals = None if d_evals is None else d_evals.to(evals.dtype)
         d_times = None if d_times is None else d_times.to(times.dtype)
         return d_x, d_mass, d_evals, d_evecs, d_times, None, None
 
 
-def _launch_forward(x: Tensor, *args: Any) -> Any:
-    from flashheat.ops import diffuse_triton
+def _launch_forward(
+    x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, offsets: Tensor | None, path: str
+) -> Any:
+    return launcher(path).forward(x, mass, evals, evecs, times, offsets, path)
 
-    return diffuse_triton.forward(x, *args)
 
-
-def _launch_backward(g: Tensor, *args: Any, **wanted: Any) -> tuple[Tensor | None, ...]:
-    from flashheat.ops import diffuse_triton
-
-    return diffuse_triton.backward(g if g.stride(-1) == 1 else g.contiguous(), *args, **wanted)
+def _launch_backward(
+    g: Tensor, h: Tensor | None, mass: Tensor | None, evals: Tensor, evecs: Tensor, times: Tensor,
+    offsets: Tensor | None, s: Tensor, path: str, **wanted: bool,
+) -> Any:  # fmt: skip
+    g = g if g.stride(-1) == 1 else g.contiguous()
+    return launcher(path).backward(g, h, mass, evals, evecs, times, offsets, s, path, **wanted)
 
 
 def _spectral_backward(
     g: Tensor, h: Tensor | None, mass: Tensor | None, evals: Tensor, evecs: Tensor, times: Tensor,
-    offsets: Tensor | None, s: Tensor, precision: str, *, expand: bool, d_times: bool, d_evals: bool,
+    offsets: Tensor | None, s: Tensor, path: str, *, expand: bool, d_times: bool, d_evals: bool,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """`(e, u, d_times, d_evals)` as `_launch_backward` computes them, differentiable once more."""
-    g_hat = ToBasis.apply(g, None, evecs, offsets, precision)
+    g_hat = ToBasis.apply(g, None, evecs, offsets, path)
     if h is not None:
         g_hat = g_hat + h
     u = decay(evals, times, g_hat.dtype) * g_hat
-    e = FromBasis.apply(u, evecs, offsets, precision) if expand else None
+    e = FromBasis.apply(u, evecs, offsets, path) if expand else None
     if e is not None and mass is not None:
         e = mass.unsqueeze(-1) * e
     both = -s * g_hat

@@ -7,32 +7,49 @@ that the kernel can serve comes along.
 import logging
 from functools import cache
 from importlib.util import find_spec
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
+CUBLAS = "cublas"
 _log = logging.getLogger("flashheat")
 _MAX_COLUMNS = 512
 _ONE_BLOCK = 128  # columns of the basis that the kernel keeps on chip at once
-# V K C from which cuBLAS beats the kernel on bases of more than one block (benchmarks/results/h200/ops.jsonl)
-_CUBLAS_FROM_SINGLE = 3e8
-_CUBLAS_FROM_HALF = 2e9
+_CUBLAS_FROM = 2e10  # V K K C from which cuBLAS beats the kernel on wider bases (benchmarks/results/h200/ops.jsonl)
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_CUBLAS_DTYPES = (torch.float32, torch.bfloat16)  # a product of fp16 features and small areas would lose the latter
 
 
-def kernel_precision(evecs: Tensor, features: Tensor, offsets: Tensor | None) -> str | None:
-    """The precision class in which the kernel serves `features [V, C]` or `[K, C]` on `evecs [V, K]`; None: reference.
+def path_of(evecs: Tensor, features: Tensor, offsets: Tensor | None) -> str | None:
+    """What serves `features [V, C]` or `[K, C]` on `evecs [V, K]`; None: the reference.
 
-    The reference serves the CPU, float64, K or C beyond 512, large single meshes with K beyond 128 (there cuBLAS is
-    faster), `torch.compile`, the transforms of `torch.func` and forward-mode derivatives.
-    Float32 products follow torch: "highest" is as exact as float32; "high" serves where torch would allow tf32, and
-    is more exact.
+    "highest", "high": the kernel, with float32 products as torch is set: as exact as float32, or, where torch would
+    allow tf32, more exact than that. "cublas": the products of cuBLAS, for wide bases on large meshes, where they are
+    faster, and for K or C beyond 512.
+
+    The reference serves the CPU, float64, `torch.compile`, the transforms of `torch.func`, forward-mode derivatives,
+    and what is beyond 512 in a packed batch or in fp16.
     """
     if not evecs.is_cuda or torch.compiler.is_compiling() or _is_transformed() or not _has_kernel(evecs.device):
         return None
-    if evecs.dtype not in _DTYPES or features.dtype not in _DTYPES or not _serves_shape(evecs, features, offsets):
+    K, C, rows = evecs.shape[-1], features.shape[-1], evecs.numel() // max(1, evecs.shape[-1])
+    if evecs.dtype not in _DTYPES or features.dtype not in _DTYPES or K == 0 or C == 0 or _n_meshes(evecs, offsets) < 1:
         return None
+    wide = max(K, C) > _MAX_COLUMNS
+    if wide or (K > _ONE_BLOCK and rows * K * K * C > _CUBLAS_FROM):
+        if offsets is None and evecs.dtype == features.dtype in _CUBLAS_DTYPES:
+            return CUBLAS
+        if wide:
+            return None
     return "highest" if _is_highest() else "high"
+
+
+def launcher(path: str) -> ModuleType:
+    """The module with `forward`, `backward` and `expand` on one path other than the reference."""
+    from flashheat.ops import diffuse_cublas, diffuse_triton
+
+    return diffuse_cublas if path == CUBLAS else diffuse_triton
 
 
 def needs_grad(*tensors: Tensor) -> bool:
@@ -40,14 +57,8 @@ def needs_grad(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
-def _serves_shape(evecs: Tensor, features: Tensor, offsets: Tensor | None) -> bool:
-    K, C = evecs.shape[-1], features.shape[-1]
-    single = evecs.dtype is features.dtype is torch.float32
-    cublas_from = _CUBLAS_FROM_SINGLE if single else _CUBLAS_FROM_HALF
-    if offsets is None and K > _ONE_BLOCK and evecs.numel() * C > cublas_from:
-        return False
-    n_meshes = evecs.shape[0] if evecs.ndim == 3 else 1 if offsets is None else offsets.shape[0] - 1
-    return n_meshes > 0 and 0 < K <= _MAX_COLUMNS and 0 < C <= _MAX_COLUMNS
+def _n_meshes(evecs: Tensor, offsets: Tensor | None) -> int:
+    return evecs.shape[0] if evecs.ndim == 3 else 1 if offsets is None else offsets.shape[0] - 1
 
 
 def _is_transformed() -> bool:
