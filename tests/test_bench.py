@@ -20,10 +20,20 @@ def row(impl: str, gpu_us: float, **other) -> dict:
     return {**case, "impl": impl, "gpu_us": gpu_us, "floor_us": 1.0, **other}
 
 
-def test_the_table_of_the_readme_is_of_the_rows():
-    table = figures.table(figures.read_rows(RESULTS))
-    readme = (ROOT / "README.md").read_text()
-    assert figures.insert(readme, table) == readme, "run `flashheat bench figures` (docs/performance.md)"
+@pytest.mark.parametrize("text", ["README.md", "docs/performance.md"])
+def test_the_tables_of_a_text_are_of_the_rows(text):
+    written = (ROOT / text).read_text()
+    again = figures.insert(written, figures.read_rows(RESULTS))
+    assert again == written, f"run `flashheat bench figures {RESULTS.relative_to(ROOT)} --text {text}`"
+
+
+def test_a_ratio_of_the_cublas_path_is_marked_and_ragged_batches_have_their_own_table():
+    both = {"pass": "both", "K": 256, "C": 64, "V": 2_000}
+    rows = [row("eager", 30.0, **both), row("flashheat", 20.0, **both, path="cuBLAS")]
+    rows += [row("flashheat", 4.0, B=64), row("padded", 9.0, B=64)]
+    assert "| 256, 64 |  | (1.50) |  |" in figures.column_table(rows)
+    assert "| us, forward | flashheat | padded |" in figures.ragged_table(rows)
+    assert "| high | 4 | 9 |" in figures.ragged_table(rows)
 
 
 def test_the_ratio_is_to_the_fastest_peer_of_the_same_case():
@@ -35,7 +45,9 @@ def test_the_ratio_is_to_the_fastest_peer_of_the_same_case():
 
 def test_a_text_without_marks_and_a_file_without_rows_are_refused(tmp_path):
     with pytest.raises(FlashheatError, match="figures: begin"):
-        figures.insert("no marks", "table")
+        figures.insert("no marks", [row("eager", 1.0)])
+    with pytest.raises(FlashheatError, match="columns: end"):
+        figures.insert("<!-- columns: begin -->", [row("eager", 1.0)])
     with pytest.raises(FlashheatError, match="bench ops"):
         figures.read_rows(tmp_path / "absent.jsonl")
     (tmp_path / "bad.jsonl").write_text(json.dumps(row("eager", 1.0)) + "\n{")
@@ -103,7 +115,7 @@ def test_a_case_measured_again_replaces_all_of_its_lines():
 @pytest.mark.parametrize(("content", "picture"), [(b"\xff", None), (b"", "plot.xyz"), (b"", "absent/plot.svg")])
 def test_what_fails_leaves_the_text_as_it_was(tmp_path, content, picture):
     text = tmp_path / "text.md"
-    text.write_bytes(f"{figures.BEGIN}\nold\n{figures.END}".encode() + content)
+    text.write_bytes(b"<!-- figures: begin -->\nold\n<!-- figures: end -->" + content)
     before = text.read_bytes()
     with pytest.raises(FlashheatError, match="must be UTF-8 and the plot an SVG or PNG"):
         figures.remake(RESULTS, text, None if picture is None else tmp_path / picture)

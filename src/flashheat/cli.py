@@ -320,10 +320,10 @@ def overhead(
 @bench.command()
 def figures(
     results: Annotated[Path, typer.Argument(help="What `bench ops` wrote.")],
-    text: Annotated[Path, typer.Option(help="Markdown whose marked table is replaced.")],
+    text: Annotated[Path, typer.Option(help="Markdown whose marked tables are replaced.")],
     plot: Annotated[Path | None, typer.Option(help="SVG or PNG file for the plot (needs matplotlib).")] = None,
 ) -> None:
-    """Make the table (and the plot) of a file of results.
+    """Make the tables (and the plot) of a file of results.
 
     Examples:
 

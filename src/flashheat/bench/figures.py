@@ -16,7 +16,6 @@ CLASSES = ("highest", "high", "bf16")
 PASSES = {"forward": "forward", "both": "forward + backward"}
 NEEDED = ("bench", "pass", "V", "K", "C", "B", "precision", "impl", "gpu_us", "floor_us")
 PEERS = ("eager", "compile", "max-autotune")
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 Row = dict[str, Any]
 
@@ -48,14 +47,14 @@ def read_rows(path: str | Path) -> list[Row]:
 
 
 def remake(results: str | Path, text: str | Path, picture: str | Path | None = None) -> None:
-    """Replace the marked table of a text by that of the rows; draw the plot first, where one is wanted.
+    """Replace the marked tables of a text by those of the rows; draw the plot first, where one is wanted.
 
     Raises:
         FlashheatError: the rows, the text or the picture's name do not serve; then the text is as it was.
     """
     rows = read_rows(results)
     try:
-        changed = insert(Path(text).read_text(encoding="utf-8"), table(rows))
+        changed = insert(Path(text).read_text(encoding="utf-8"), rows)
         if picture is not None:
             plot(rows, picture)
     except (OSError, ValueError) as error:
@@ -66,38 +65,88 @@ def remake(results: str | Path, text: str | Path, picture: str | Path | None = N
 
 
 def ratio(rows: Iterable[Row], **case: Any) -> float | None:
-    """Time of the fastest plain PyTorch over flashheat's, for one K = C = 128 case; None where a side is missing."""
-    of = {
-        row["impl"]: row["gpu_us"]
-        for row in rows
-        if row["K"] == row["C"] == 128 and row["B"] == 1 and all(row[name] == value for name, value in case.items())
-    }
+    """Time of the fastest plain PyTorch over flashheat's, for one case; None where a side is missing.
+
+    Args:
+        rows: of any cases.
+        case: what the rows must say; left out, K = C = 128 and one mesh.
+    """
+    case = {"K": 128, "C": 128, "B": 1} | case
+    of = {row["impl"]: row["gpu_us"] for row in rows if _is(row, **case)}
     peers = [of[name] for name in PEERS if name in of]
     return min(peers) / of["flashheat"] if peers and "flashheat" in of else None
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: the ratio at each size, a line for each precision and pass."""
-    lines = ["| precision, pass | " + " | ".join(_short(V) for V in SIZES) + " |", "|---" * (len(SIZES) + 1) + "|"]
+    """Markdown: the ratio at each size for K = C = 128, a line for each precision and pass."""
+    lines = _head(["precision, pass", *map(_short, SIZES)])
     for precision in CLASSES:
         for name, words in PASSES.items():
             found = [ratio(rows, V=V, precision=precision, **{"pass": name}) for V in SIZES]
-            cells = ["" if value is None else f"{value:.2f}" for value in found]
-            lines.append(f"| {precision}, {words} | " + " | ".join(cells) + " |")
+            lines.append(_line([f"{precision}, {words}", *["" if r is None else f"{r:.2f}" for r in found]]))
     return "\n".join(lines)
 
 
-def insert(text: str, inner: str) -> str:
-    """`text` with what stands between the two marks replaced.
+def column_table(rows: list[Row]) -> str:
+    """Markdown: the ratio of forward + backward for other K and C; a ratio in brackets is that of cuBLAS's path."""
+    sizes = sorted({row["V"] for row in rows if row["B"] == 1 and (row["K"], row["C"]) != (128, 128)})
+    lines = _head(["K, C", *[f"{precision} {_short(V)}" for precision in CLASSES for V in sizes]])
+    for K, C in sorted({(row["K"], row["C"]) for row in rows} - {(128, 128)}):
+        cells = []
+        for case in ({"precision": precision, "V": V, "pass": "both"} for precision in CLASSES for V in sizes):
+            found = ratio(rows, K=K, C=C, **case)
+            paths = [row.get("path") for row in rows if _is(row, K=K, C=C, B=1, impl="flashheat", **case)]
+            cells.append("" if found is None else f"({found:.2f})" if paths == ["cuBLAS"] else f"{found:.2f}")
+        lines.append(_line([f"{K}, {C}", *cells]))
+    return "\n".join(lines)
+
+
+def ragged_table(rows: list[Row]) -> str:
+    """Markdown: GPU time in us of each way to serve a batch of meshes of different sizes."""
+    packed = [row for row in rows if row["B"] > 1]
+    impls = list(dict.fromkeys(row["impl"] for row in sorted(packed, key=lambda row: row["impl"] != "flashheat")))
+    lines = _head(["us, forward", *impls])
+    for precision in CLASSES:
+        of = {row["impl"]: f"{row['gpu_us']:.0f}" for row in packed if row["precision"] == precision}
+        lines.append(_line([precision, *[of.get(impl, "") for impl in impls]]))
+    return "\n".join(lines)
+
+
+TABLES = {"figures": table, "columns": column_table, "ragged": ragged_table}
+
+
+def insert(text: str, rows: list[Row]) -> str:
+    """`text` with what stands between the marks of each of `TABLES` replaced.
 
     Raises:
-        FlashheatError: the marks are not there, once each and in order.
+        FlashheatError: no table has its two marks there, or one has but one of them.
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise FlashheatError(f"the text must have the lines {BEGIN} and {END} around the figures: add them")
-    return f"{before}{BEGIN}\n{inner}\n{END}{after}"
+    found = 0
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        if begin not in text and end not in text:
+            continue
+        before, _, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not closed:
+            raise FlashheatError(f"the text must have the lines {begin} and {end} in this order: mend them")
+        text, found = f"{before}{begin}\n{make(rows)}\n{end}{after}", found + 1
+    if not found:
+        marks = ", ".join(f"<!-- {name}: begin -->" for name in TABLES)
+        raise FlashheatError(f"the text must mark a table by one of {marks} and the end mark: add them")
+    return text
+
+
+def _is(row: Row, **case: Any) -> bool:
+    return all(row[name] == value for name, value in case.items())
+
+
+def _head(cells: list[str]) -> list[str]:
+    return [_line(cells), "|---" * len(cells) + "|"]
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def plot(rows: list[Row], path: str | Path) -> None:
@@ -110,12 +159,7 @@ def plot(rows: list[Row], path: str | Path) -> None:
 
     figure, panels = pyplot.subplots(1, len(CLASSES), figsize=(11, 3.6), sharey=True, layout="constrained")
     for panel, precision in zip(panels, CLASSES, strict=True):
-        here = [
-            row
-            for row in rows
-            if row["precision"] == precision and row["pass"] == "forward" and row["K"] == row["C"] == 128
-            and row["B"] == 1
-        ]  # fmt: skip
+        here = [row for row in rows if _is(row, precision=precision, K=128, C=128, B=1, **{"pass": "forward"})]
         for impl, style in (("eager", ":"), ("compile", "--"), ("flashheat", "-")):
             line = sorted((row["V"], row["gpu_us"]) for row in here if row["impl"] == impl)
             panel.loglog(*zip(*line, strict=True), style, marker=".", label=impl)
