@@ -60,6 +60,8 @@ def layers(case: Case) -> dict[str, dict[str, Call]]:
     def both(run: Callable[..., Tensor]) -> Call:
         return lambda: torch.autograd.grad(run(*differentiable), [x, times], c.g)
 
+    compiled = torch.compile(diffuse, dynamic=False)
+
     def launches() -> None:
         forward_launch()
         backward_launch()
@@ -68,7 +70,9 @@ def layers(case: Case) -> dict[str, dict[str, Call]]:
         "forward": {
             "replayed CUDA graph": capture(forward_launch).replay,
             "kernel": forward_launch,
+            "library op": lambda: torch.ops.flashheat.diffuse(*arguments, None),
             "op": lambda: diffuse(*arguments),
+            "op, compiled": lambda: compiled(*arguments),
             "op and autograd node": lambda: diffuse(*differentiable),
             "eager": lambda: peers.eager(*arguments),
         },
@@ -77,6 +81,8 @@ def layers(case: Case) -> dict[str, dict[str, Call]]:
             "kernels": launches,
             "autograd node, empty": both(_EmptyNode.apply),
             "op and autograd node": both(diffuse),
+            "library op and its node": both(lambda *a: torch.ops.flashheat.diffuse(*a, None)[0]),
+            "op, compiled": both(compiled),
             "eager": both(peers.eager),
         },
     }

@@ -1,5 +1,6 @@
 """Differentiable tensor functions: one contract file for each op."""
 
+from flashheat.ops import library as library  # registers what exported programs call
 from flashheat.ops.basis import from_basis as from_basis
 from flashheat.ops.basis import from_basis_reference as from_basis_reference
 from flashheat.ops.basis import to_basis as to_basis

@@ -6,9 +6,8 @@ matrix is needed in training: `gradX (evecs s) = (gradX evecs) s`.
 
 from torch import Tensor
 
-from flashheat.ops.basis import from_basis_reference, to_basis_reference
+from flashheat.ops.basis import decay, from_basis_reference, to_basis_reference
 from flashheat.ops.checks import check_features, check_same_shape, check_spectrum, check_times
-from flashheat.ops.diffuse import decay
 
 
 def diffuse_with_gradient(

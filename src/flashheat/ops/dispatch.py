@@ -45,6 +45,12 @@ def path_of(evecs: Tensor, features: Tensor, offsets: Tensor | None) -> str | No
     return "highest" if _is_highest() else "high"
 
 
+def is_traced_op(evecs: Tensor, features: Tensor) -> bool:
+    """Whether a compiler is to see one library op (`library.py`), which chooses its path when it runs: on a GPU, where
+    that may be the kernel. Elsewhere it sees plain PyTorch, which it can fuse with what stands around."""
+    return torch.compiler.is_compiling() and evecs.is_cuda and evecs.dtype in _DTYPES and features.dtype in _DTYPES
+
+
 def launcher(path: str) -> ModuleType:
     """The module with `forward`, `backward` and `expand` on one path other than the reference."""
     from flashheat.ops import diffuse_cublas, diffuse_triton

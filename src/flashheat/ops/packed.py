@@ -85,17 +85,17 @@ def _sizes(offsets: Tensor, n_rows: int) -> list[int]:
 
 @torch.library.custom_op("flashheat::packed_reduce", mutates_args=())
 def _packed_reduce_op(left: Tensor, right: Tensor, offsets: Tensor) -> Tensor:
-    _refuse_forward_mode("flashheat::packed_reduce")
+    refuse_forward_mode("flashheat::packed_reduce")
     return _packed_reduce(left, right, offsets)
 
 
 @torch.library.custom_op("flashheat::packed_expand", mutates_args=())
 def _packed_expand_op(left: Tensor, r: Tensor, offsets: Tensor) -> Tensor:
-    _refuse_forward_mode("flashheat::packed_expand")
+    refuse_forward_mode("flashheat::packed_expand")
     return _packed_expand(left, r, offsets)
 
 
-def _refuse_forward_mode(name: str) -> None:
+def refuse_forward_mode(name: str) -> None:
     """A library op has no rule for forward-mode derivatives, and torch would return zero without a word."""
     if torch.autograd.forward_ad._current_level >= 0:
         raise FlashheatError(

@@ -1,0 +1,137 @@
+"""The ops among PyTorch's own tools on a GPU: compilers, graphs, transforms; each held to the reference."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import grad, jvp, vmap
+
+from flashheat.bench.cases import random_case
+from flashheat.ops import diffuse, diffuse_reference
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+NAMES = ("x", "mass", "evals", "evecs", "times")
+
+
+def inputs_of(V: int, sizes: list[int] | None = None, dtype: torch.dtype = torch.float32) -> tuple[list, torch.Tensor]:
+    """The five tensors, which require derivatives, and the offsets."""
+    case = random_case(V, 32, 16, dtype, sizes=sizes)
+    return [getattr(case, name).requires_grad_() for name in NAMES], case.offsets
+
+
+class Layer(nn.Module):
+    """`diffuse` between two linear maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(16, 16), nn.Linear(16, 2)
+        self.times = nn.Parameter(torch.rand(16))
+
+    def forward(self, x, mass, evals, evecs, offsets=None):
+        return self.after(diffuse(self.before(x), mass, evals, evecs, self.times, offsets))
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(0)
+    return Layer().cuda()
+
+
+@pytest.mark.parametrize("sizes", [None, [500, 0, 77]], ids=["one mesh", "packed"])
+def test_compiled_whole_without_a_recompilation_a_mesh(sizes):
+    torch._dynamo.reset()
+    compiled = torch.compile(diffuse, fullgraph=True, dynamic=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for n in (1000, 1001, 2048, 7):
+            inputs, offsets = inputs_of(n, None if sizes is None else [*sizes, n])
+            got, wanted = compiled(*inputs, offsets), diffuse(*inputs, offsets)
+            torch.testing.assert_close(got, wanted, rtol=0, atol=0)  # the same kernel
+            g = torch.randn_like(got)
+            found = torch.autograd.grad(got, inputs, g), torch.autograd.grad(wanted, inputs, g)
+            torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_in_half_precision_under_autocast(layer):
+    torch._dynamo.reset()
+    inputs, _ = inputs_of(3000)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        got, wanted = torch.compile(layer, fullgraph=True)(*inputs[:4]), layer(*inputs[:4])
+    torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_compiled_with_graphs_gives_the_same_training_steps(layer):
+    torch._dynamo.reset()
+    inputs, _ = inputs_of(1000)
+    arguments = [t.detach() for t in inputs[:4]]
+    compiled = torch.compile(layer, mode="reduce-overhead", fullgraph=True)
+    for _ in range(5):
+        layer.zero_grad()
+        compiled(*arguments).square().sum().backward()
+        got = [p.grad.clone() for p in layer.parameters()]
+        wanted = torch.autograd.grad(layer(*arguments).square().sum(), list(layer.parameters()))
+        torch.testing.assert_close(got, list(wanted), rtol=1e-4, atol=1e-4)
+
+
+def test_graphed_callables_need_nothing_of_the_host(layer):
+    inputs, _ = inputs_of(1000)
+    arguments = tuple(t.detach() for t in inputs[:4])
+    wanted = torch.autograd.grad(layer(*arguments).square().sum(), list(layer.parameters()))
+    graphed = torch.cuda.make_graphed_callables(layer, arguments)
+    for _ in range(3):
+        layer.zero_grad()
+        graphed(*arguments).square().sum().backward()
+        got = [p.grad for p in layer.parameters()]
+        torch.testing.assert_close(got, list(wanted), rtol=1e-4, atol=1e-4)
+
+
+def test_exported_and_compiled_ahead_of_time(layer, tmp_path):
+    at = tuple(t.detach() for t in inputs_of(1000)[0][:4])
+    V = torch.export.Dim("V", min=2)
+    with torch.no_grad():
+        program = torch.export.export(layer, at, dynamic_shapes=({0: V}, {0: V}, None, {0: V}))
+        other = tuple(t.detach() for t in inputs_of(2077)[0][:4])
+        torch.testing.assert_close(program.module()(*other), layer(*other))
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
+        torch.testing.assert_close(torch._inductor.aoti_load_package(package)(*other), layer(*other))
+
+
+def test_checkpointing_gives_the_same_derivatives():
+    inputs, _ = inputs_of(1000)
+    expected = torch.autograd.grad(diffuse(*inputs).square().sum(), inputs)
+    y = torch.utils.checkpoint.checkpoint(diffuse, *inputs, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(y.square().sum(), inputs), expected, rtol=0, atol=0)
+
+
+def test_transforms_in_every_mixture():
+    (x, mass, evals, evecs, times), _ = inputs_of(300, dtype=torch.float32)
+    x, mass, evals, evecs, times = (t.detach().double() for t in (x, mass, evals, evecs, times))
+    tangent = torch.randn_like(x), torch.randn_like(times)
+
+    def mixtures(run):
+        def loss(x, times):
+            return run(x, mass, evals, evecs, times).pow(3).sum()
+
+        gradient = grad(loss, (0, 1))
+
+        def along(*at):
+            return sum((d * t).sum() for d, t in zip(gradient(*at), tangent, strict=True))
+
+        def slope(*at):
+            return jvp(loss, at, tangent)[1]
+
+        batch = torch.stack([x, -2 * x])
+        return {
+            "vmap": vmap(lambda x: run(x, mass, evals, evecs, times))(batch),
+            "grad": gradient(x, times),
+            "jvp": slope(x, times),
+            "grad of grad": grad(along, (0, 1))(x, times),
+            "jvp of grad": jvp(gradient, (x, times), tangent)[1],
+            "grad of jvp": grad(slope, (0, 1))(x, times),
+            "vmap of grad": vmap(lambda x: gradient(x, times)[1])(batch),
+        }
+
+    wanted = mixtures(diffuse_reference)
+    for name, got in mixtures(diffuse).items():
+        torch.testing.assert_close(got, wanted[name], msg=lambda m, name=name: f"{name}: {m}")
+    single = mixtures(lambda x, *rest: diffuse(x.float(), *(t.float() for t in rest)).double())
+    for name, got in single.items():
+        torch.testing.assert_close(got, wanted[name], rtol=1e-3, atol=1e-2, msg=lambda m, name=name: f"{name}: {m}")

@@ -1,0 +1,159 @@
+"""The library ops that compilers see: their contract with torch, and the same numbers as the reference."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from flashheat.errors import FlashheatError
+from flashheat.ops import diffuse, diffuse_reference, from_basis, to_basis
+from flashheat.ops.basis import from_basis_reference, to_basis_reference
+from flashheat.testing import diffusion_case
+
+ops = torch.ops.flashheat
+NAMES = ("x", "mass", "evals", "evecs", "times")
+SIZES = {"one mesh": 30, "packed": [9, 0, 14]}
+
+
+def inputs_of(sizes, dtype=torch.float64, seed=0):
+    """The five tensors, which require derivatives, and the offsets."""
+    case = diffusion_case(sizes, 6, 4, dtype=dtype, seed=seed)
+    return [t.requires_grad_() for t in case.tensors(*NAMES)], case.offsets
+
+
+def batch(dtype=torch.float64):
+    """Three meshes of one size along a leading axis."""
+    tensors = [torch.rand(shape, dtype=dtype) for shape in ((3, 20, 4), (3, 20), (3, 6), (3, 20, 6), (4,))]
+    return [t.requires_grad_() for t in tensors], None
+
+
+CASES = {name: lambda n=n: inputs_of(n) for name, n in SIZES.items()} | {"batch": batch}
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """On a CPU, too, let compilers see the ops as they do on a GPU."""
+    for name in ("flashheat.ops.diffuse", "flashheat.ops.basis"):
+        monkeypatch.setattr(sys.modules[name], "is_traced_op", lambda *_: torch.compiler.is_compiling())
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_opcheck_is_clean(name):
+    (x, mass, evals, evecs, times), offsets = CASES[name]()
+    torch.library.opcheck(ops.diffuse, (x, mass, evals, evecs, times, offsets))
+    torch.library.opcheck(ops.to_basis, (x, mass, evecs, offsets))
+    torch.library.opcheck(ops.to_basis, (x, None, evecs, offsets))
+    s = to_basis(x, mass, evecs, offsets).detach()
+    torch.library.opcheck(ops.from_basis, (s.clone().requires_grad_(), evecs, offsets))
+    tensors = [t.detach() for t in (x, mass, evals, evecs, times)]
+    for needs in ((True, True, True), (False, True, False)):
+        arguments = (tensors[0], None, *tensors[1:], offsets, s, *needs)
+        torch.library.opcheck(ops.diffuse_backward, arguments)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_derivatives_of_both_orders_are_those_of_the_reference(name):
+    inputs, offsets = CASES[name]()
+
+    def found(run):
+        y, s = run(*inputs, offsets)
+        first = torch.autograd.grad((y**2).sum() + (s**3).sum(), inputs, create_graph=True)
+        return y, s, *first, *torch.autograd.grad(sum((d**2).sum() for d in first), inputs)
+
+    wanted = found(lambda *a: diffuse_reference(*a, return_spectral=True))
+    for got, exact in zip(found(ops.diffuse), wanted, strict=True):
+        torch.testing.assert_close(got, exact)
+
+
+def test_of_one_output_or_some_arguments_alone_the_derivatives_are_right():
+    (x, mass, evals, evecs, times), _ = inputs_of(30)
+    constants = [t.detach() for t in (mass, evals, evecs)]
+    for k in (0, 1):
+        got = ops.diffuse(x, *constants, times, None)[k].square().sum()
+        wanted = diffuse_reference(x, *constants, times, return_spectral=True)[k].square().sum()
+        torch.testing.assert_close(torch.autograd.grad(got, [x, times]), torch.autograd.grad(wanted, [x, times]))
+
+
+def test_the_projections_have_the_derivatives_of_the_reference():
+    (x, mass, _, evecs, _), offsets = inputs_of([9, 0, 14])
+    got, wanted = ops.to_basis(x, mass, evecs, offsets), to_basis_reference(x, mass, evecs, offsets)
+    g = torch.randn_like(got)
+    torch.testing.assert_close(
+        torch.autograd.grad(got, [x, mass, evecs], g), torch.autograd.grad(wanted, [x, mass, evecs], g)
+    )
+    s = got.detach().requires_grad_()
+    got, wanted = ops.from_basis(s, evecs, offsets), from_basis_reference(s, evecs, offsets)
+    g = torch.randn_like(got)
+    torch.testing.assert_close(torch.autograd.grad(got, [s, evecs], g), torch.autograd.grad(wanted, [s, evecs], g))
+
+
+@pytest.mark.parametrize("sizes", [None, [5, 1, 30]], ids=["one mesh", "packed"])
+def test_compiled_whole_for_all_sizes_at_once_forward_and_backward(traced, sizes):
+    graphs = []
+
+    def backend(module, _):
+        graphs.append(module)
+        return module.forward
+
+    compiled = torch.compile(diffuse, fullgraph=True, dynamic=True, backend=backend)
+    for n in (50, 51, 77):
+        inputs, offsets = inputs_of(n if sizes is None else [*sizes, n], seed=n)
+        got, wanted = compiled(*inputs, offsets), diffuse(*inputs, offsets)
+        torch.testing.assert_close(got, wanted)
+        g = torch.randn_like(got)
+        torch.testing.assert_close(torch.autograd.grad(got, inputs, g), torch.autograd.grad(wanted, inputs, g))
+    assert len(graphs) == 1
+    assert any(node.target is ops.diffuse for node in graphs[0].graph.nodes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_ahead_of_time_autograd_traces_the_ops(traced, name):
+    inputs, offsets = CASES[name]()
+
+    def loss(*tensors):
+        y, s = diffuse(*tensors, offsets, return_spectral=True)
+        again = from_basis(to_basis(y, tensors[1], tensors[3], offsets), tensors[3], offsets)
+        return (y**2).sum() + (s**2).sum() + (again**3).sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    got, wanted = compiled(*inputs), loss(*inputs)
+    torch.testing.assert_close(got, wanted)
+    torch.testing.assert_close(torch.autograd.grad(got, inputs), torch.autograd.grad(wanted, inputs))
+
+
+class Layer(nn.Module):
+    def forward(self, x, mass, evals, evecs, times):
+        return diffuse(x, mass, evals, evecs, times)
+
+
+def test_an_exported_program_calls_the_op_for_any_size(traced):
+    at = [t.detach() for t in inputs_of(30)[0]]
+    V = torch.export.Dim("V", min=2)
+    program = torch.export.export(Layer(), tuple(at), dynamic_shapes=({0: V}, {0: V}, None, {0: V}, None))
+    assert any(node.target is ops.diffuse.default for node in program.graph.nodes)
+    other = [t.detach() for t in inputs_of(47, seed=1)[0]]
+    torch.testing.assert_close(program.module()(*other), diffuse(*other))
+
+
+@pytest.mark.parametrize("name", ["diffuse", "to_basis", "from_basis"])
+def test_forward_mode_of_a_raw_op_is_refused(name):
+    (x, mass, evals, evecs, times), _ = inputs_of(30)
+    s = to_basis(x, mass, evecs).detach()
+    runs = {
+        "diffuse": lambda t: ops.diffuse(t, mass, evals, evecs, times, None)[0],
+        "to_basis": lambda t: ops.to_basis(t, mass, evecs, None),
+        "from_basis": lambda t: ops.from_basis(t, evecs, None),
+    }
+    at = s if name == "from_basis" else x.detach()
+    with pytest.raises(FlashheatError, match="no forward-mode derivative"):
+        torch.func.jvp(runs[name], (at,), (at,))
+
+
+def test_the_backward_op_by_itself_has_no_derivative():
+    (x, mass, evals, evecs, times), _ = inputs_of(30)
+    s = to_basis(x, mass, evecs).detach()
+    e = ops.diffuse_backward(x, None, mass, evals, evecs, times, None, s, True, False, False)[0]
+    with pytest.raises(FlashheatError, match="cannot be differentiated"):
+        e.sum().backward()
