@@ -275,6 +275,28 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Facts as JSON.")] 
         raise typer.Exit(1)
 
 
+@app.command()
+def tune(
+    vertices: Annotated[list[int], typer.Option(help="A size to tune for, of all meshes of a batch; again for more.")],
+    k: Annotated[int, typer.Option(help="Columns of the basis.")] = 128,
+    c: Annotated[int, typer.Option(help="Channels.")] = 128,
+    precision: Annotated[list[str], typer.Option(help="highest, high or half (bf16 and fp16).")] = ["highest"],  # noqa: B006
+) -> None:
+    """Find faster tiles of the kernel for your shapes on this card, and use them from then on.
+
+    Examples:
+
+    - `flashheat tune --vertices 5000 --vertices 20000 --k 128 --c 64 --precision half`
+    """
+    from flashheat.bench.timing import require_cuda
+
+    require_cuda("tuning")  # before triton is imported, which may be absent then
+    from flashheat.bench.tune import run
+
+    raise_on_ctrl_c()
+    run(vertices, k, c, precision)
+
+
 bench = typer.Typer(help="Timings on a GPU, each behind a correctness gate, and the figures made of them.")
 app.add_typer(bench, name="bench", no_args_is_help=True)
 
@@ -311,6 +333,9 @@ def overhead(
 
     - `flashheat bench overhead --out overhead.jsonl --commit $(git rev-parse --short HEAD)`
     """
+    from flashheat.bench.timing import require_cuda
+
+    require_cuda("the benchmark")  # before triton is imported, which may be absent then
     from flashheat.bench.overhead import run
 
     raise_on_ctrl_c()

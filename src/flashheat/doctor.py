@@ -23,7 +23,7 @@ _PACKAGES = {
 def facts() -> dict[str, Any]:
     """The installation in nested dicts of strings.
 
-    "versions" by extra, "machine", "triton", "paths" of the ops, and the "self-test" of each device.
+    "versions" by extra, "machine", "triton", "tuned" tiles, "paths" of the ops, and the "self-test" of each device.
     """
     import torch
 
@@ -38,6 +38,7 @@ def facts() -> dict[str, Any]:
             "CUDA device": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         },
         "triton": _triton(),
+        "tuned": _tuned(),
         "paths": {
             "diffuse, to_basis, from_basis": _path_of_diffuse(),
             "diffuse_with_gradient": "PyTorch reference, on every device",
@@ -94,6 +95,22 @@ def _triton() -> dict[str, str]:
     }
 
 
+def _tuned() -> dict[str, str]:
+    """The shapes that `flashheat tune` found a faster tile for, on the device at hand."""
+    import torch
+
+    from flashheat.ops import tuned
+
+    if not torch.cuda.is_available():
+        return {"shapes": "none (no CUDA device)"}
+    device = torch.cuda.get_device_name()
+    found = {
+        f"{t.precision}, V {t.V}, K {t.K}, C {t.C}": f"{t.us:.1f} us instead of {t.table_us:.1f}"
+        for t in tuned.load(device)
+    }
+    return found | {"file": str(tuned.file_of(device))} if found else {"shapes": "none; flashheat tune finds them"}
+
+
 def describe_cache(folder: Path, mounts: Path) -> str:
     """The folder, with a warning where `mounts` (a table as Linux keeps it) says that it lies on a network."""
     if not mounts.exists():
@@ -130,7 +147,7 @@ def report(found: dict[str, Any]) -> str:
         lines.append(f"  {extra}: {present or 'nothing'}")
         if missing:
             lines.append(f'    missing: {", ".join(missing)}; install with: pip install "{extra}"')
-    for part in ("machine", "triton", "paths", "self-test"):
+    for part in ("machine", "triton", "tuned", "paths", "self-test"):
         lines += [f"{part}:", *(f"  {name}: {value}" for name, value in found[part].items())]
     return "\n".join(lines)
 

@@ -1,9 +1,9 @@
 """On what, with what and of what a row of results was measured; the same for every benchmark."""
 
 import datetime
+from importlib import metadata
 
 import torch
-import triton
 
 
 def about(commit: str) -> dict[str, str]:
@@ -15,7 +15,7 @@ def about(commit: str) -> dict[str, str]:
     return {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "triton": triton.__version__,
+        "triton": metadata.version("triton"),
         "commit": commit,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }

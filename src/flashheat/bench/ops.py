@@ -24,7 +24,7 @@ from flashheat.bench import peers
 from flashheat.bench.about import about
 from flashheat.bench.cases import Case, random_case
 from flashheat.bench.figures import read_rows
-from flashheat.bench.timing import gpu_us, peak_bytes, wall_us
+from flashheat.bench.timing import gpu_us, peak_bytes, require_cuda, wall_us
 from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
 from flashheat.ops import diffuse, diffuse_reference
@@ -236,8 +236,7 @@ def run(out: str | Path, commit: str, parts: Sequence[str], precisions: Sequence
         for word in words:
             if word not in known:
                 raise FlashheatError(f"a {what} of the benchmark must be one of {', '.join(known)}; it is {word!r}")
-    if not torch.cuda.is_available():
-        raise FlashheatError("the benchmark needs a CUDA device: torch sees none here")
+    require_cuda("the benchmark")
     lines = read_rows(out) if Path(out).exists() and Path(out).stat().st_size else []
     _write(out, lines)  # a place that cannot be written is told before anything is measured
     todo = [row for part in parts for row in ROWS[part]() if row.precision in precisions]

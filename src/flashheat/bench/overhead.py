@@ -17,8 +17,7 @@ from torch import Tensor
 from flashheat.bench import peers
 from flashheat.bench.about import about
 from flashheat.bench.cases import Case, random_case
-from flashheat.bench.timing import capture, wall_us
-from flashheat.errors import FlashheatError
+from flashheat.bench.timing import capture, require_cuda, wall_us
 from flashheat.files import write_atomically
 from flashheat.ops import diffuse, diffuse_triton
 
@@ -116,7 +115,6 @@ def run(out: str | Path, commit: str) -> None:
     Raises:
         FlashheatError: there is no CUDA device.
     """
-    if not torch.cuda.is_available():
-        raise FlashheatError("the benchmark needs a CUDA device: torch sees none here")
+    require_cuda("the benchmark")
     lines = [row | about(commit) for row in measure()]
     write_atomically(Path(out), "".join(json.dumps(line) + "\n" for line in lines))

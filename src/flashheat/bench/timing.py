@@ -9,7 +9,19 @@ from collections.abc import Callable
 
 import torch
 
+from flashheat.errors import FlashheatError
+
 _FLUSH_BYTES = 256 * 1024 * 1024
+
+
+def require_cuda(what: str) -> None:
+    """Say in one line that `what` cannot be done here.
+
+    Raises:
+        FlashheatError: there is no CUDA device.
+    """
+    if not torch.cuda.is_available():
+        raise FlashheatError(f"{what} needs a CUDA device: torch sees none here")
 
 
 def gpu_us(run: Callable[[], object], n_repeats: int = 25) -> float:

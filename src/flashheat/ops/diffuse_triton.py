@@ -166,6 +166,12 @@ def _plan(
     return _Plan(p, (*sizes, *strides, *constants), n_parts, parts_in_y, n_shares, _binaries.setdefault(binary, {}))
 
 
+def forget_plans() -> None:
+    """Choose tiles anew from here on: of what was tuned since."""
+    cut.cache_clear()
+    _plan.cache_clear()
+
+
 def _first_launch(plan: _Plan, device: torch.device, aligned: tuple[bool, ...], tensors: tuple[Any, ...]) -> None:
     """Launch by the compiler's own look-up, which takes three times as long, and keep the binary for the next time.
 

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor
 
+from flashheat.ops import tuned
 from flashheat.ops.tiles import Tile, choose_tile
 
 _COUNTER_BYTES = 16  # pointers stay aligned, so that one binary serves every counter
@@ -21,10 +22,11 @@ _n_taken: dict[int, int] = {}
 
 @dataclass(frozen=True)
 class DeviceSize:
-    """Multiprocessors of a device, and whether its tensor cores read shared memory (Hopper)."""
+    """Multiprocessors of a device, whether its tensor cores read shared memory (Hopper), and its name."""
 
     n_sm: int
     wgmma: bool
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ def cut(
     V: int, B: int, K: int, C: int, packed: bool, precision: str, device: DeviceSize, tile: Tile | None = None
 ) -> Cut:
     """Cut `B` meshes of `V` vertices (packed: of `V` vertices in all) so that the device's programs are busy."""
-    tile = tile or choose_tile(precision, V if packed else V * B, device.wgmma)
+    n_vertices = V if packed else V * B
+    tile = tile or tuned.choose(device.name, precision, n_vertices, K, C)
+    tile = tile or choose_tile(precision, n_vertices, device.wgmma)
     block_k, block_c = min(128, _block(K)), min(tile.block_c, _block(C))
     n_k, n_c = -(-K // block_k), -(-C // block_c)
     resident = device.n_sm * tile.per_sm
@@ -122,7 +126,7 @@ def device_size(device: torch.device) -> DeviceSize:
     if device.type != "cuda":
         return DeviceSize(3, True)
     properties = torch.cuda.get_device_properties(device)
-    return DeviceSize(properties.multi_processor_count, properties.major == 9)
+    return DeviceSize(properties.multi_processor_count, properties.major == 9, properties.name)
 
 
 def _block(n: int) -> int:
