@@ -76,7 +76,9 @@ def run_folder(fields, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["demo", "check", "precompute", "train", "evaluate", "predict", "doctor", "tune"])
+@pytest.mark.parametrize(
+    "command", ["demo", "check", "precompute", "train", "evaluate", "predict", "doctor", "tune", "profile"]
+)
 def test_help_describes_every_option(flashheat, command):
     status, out, _ = flashheat(command, "--help")
     assert status == 0

@@ -1,5 +1,9 @@
 """The ops among PyTorch's own tools on a GPU: compilers, graphs, transforms; each held to the reference."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -135,3 +139,19 @@ def test_transforms_in_every_mixture():
     single = mixtures(lambda x, *rest: diffuse(x.float(), *(t.float() for t in rest)).double())
     for name, got in single.items():
         torch.testing.assert_close(got, wanted[name], rtol=1e-3, atol=1e-2, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_eight_processes_start_on_one_fresh_triton_cache(tmp_path):
+    code = (
+        "import torch; from flashheat.bench.cases import random_case; from flashheat.ops import diffuse;"
+        "c = random_case(500, 24, 12); y = diffuse(c.x.requires_grad_(), c.mass, c.evals, c.evecs, c.times);"
+        "torch.autograd.grad(y, c.x, c.g); torch.cuda.synchronize()"
+    )
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
+    ends = [(process.communicate()[1], process.returncode) for process in processes]
+    assert [status for _, status in ends] == [0] * 8, ends
+    assert any(tmp_path.rglob("*.cubin"))

@@ -297,6 +297,36 @@ def tune(
     run(vertices, k, c, precision)
 
 
+@app.command()
+def profile(
+    what: Annotated[str, typer.Argument(help="op: diffuse, forward and backward; step: a training step.")] = "op",
+    out: Annotated[Path, typer.Option(help="Folder for the trace and the table.")] = Path("profile"),
+    vertices: Annotated[int, typer.Option(help="Size of the mesh.")] = 16_000,
+    k: Annotated[int, typer.Option(help="Columns of the basis.")] = 128,
+    c: Annotated[int, typer.Option(help="Channels.")] = 128,
+    precision: Annotated[str, typer.Option(help="highest, high or bf16.")] = "highest",
+    device: DeviceOption = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Only make the calls, for a profiler outside.")] = False,
+    proton: Annotated[bool, typer.Option("--proton", help="Also measure by Triton's Proton.")] = False,
+) -> None:
+    """Show where the time of an op or a training step goes, kernel by kernel.
+
+    Examples:
+
+    - `flashheat profile op --vertices 20000 --precision bf16`
+
+    - `flashheat profile step --out profile`
+    """
+    import torch
+
+    from flashheat.bench.profile import run
+
+    raise_on_ctrl_c()
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    shape = {"vertices": vertices, "k": k, "c": c}
+    typer.echo(run(what, out, **shape, precision=precision, device=device, plain=plain, proton=proton))
+
+
 bench = typer.Typer(help="Timings on a GPU, each behind a correctness gate, and the figures made of them.")
 app.add_typer(bench, name="bench", no_args_is_help=True)
 
