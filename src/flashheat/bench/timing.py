@@ -53,18 +53,18 @@ def capture(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def wall_us(run: Callable[[], object], n_repeats: int = 50) -> float:
-    """Median over short batches of the wall time of one eager call, the device's work included."""
+def wall_us(run: Callable[[], object], n_repeats: int = 200) -> float:
+    """Median over twenty short batches of the wall time of one eager call, the device's work included."""
     for _ in range(5):
         run()
     times = []
-    for _ in range(5):
+    for _ in range(20):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(n_repeats // 5):
+        for _ in range(n_repeats // 20):
             run()
         torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / (n_repeats // 5))
+        times.append((time.perf_counter() - start) / (n_repeats // 20))
     return statistics.median(times) * 1e6
 
 
