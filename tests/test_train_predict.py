@@ -120,6 +120,8 @@ def test_the_stream_is_asked_for_or_refused(flow: Path, faces_run: Path, tmp_pat
     for stream in ((0.0, 0.0, 0.0), (1.0, float("nan"), 0.0), (float("inf"), 0.0, 0.0)):
         with pytest.raises(FlashheatError, match="three finite numbers"):  # before the mesh is even looked for
             predict(flow, tmp_path / "absent.off", tmp_path / "out.npy", stream)
+    with pytest.raises(FlashheatError, match=r"absent\.off"):  # a missing file is told before a missing stream
+        predict(flow, tmp_path / "absent.off", tmp_path / "out.npy")
     assert not (tmp_path / "out.npy").exists()
 
 

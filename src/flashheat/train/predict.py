@@ -98,11 +98,11 @@ def predict(
     """
     run, out = open_run(folder).moved(store=store, device=device), Path(out)
     check_output(out)
+    direction = None if stream is None else unit_stream(np.array(stream, dtype=np.float64))
+    mesh = Mesh.read(mesh_path)
     if ("flow" in run.config.input_names) != (stream is not None):
         needed = "needs a stream direction, such as 1 0 0" if stream is None else "takes no stream direction"
         raise FlashheatError(f"a run with the inputs {run.config.inputs} {needed}; {folder} was made with them")
-    direction = None if stream is None else unit_stream(np.array(stream, dtype=np.float64))
-    mesh = Mesh.read(mesh_path)
     values = predict_mesh(run, mesh, direction)
     write_values(out, run.task.field_name, values, mesh, run.task.outputs_at)
     return out
