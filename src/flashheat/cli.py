@@ -108,17 +108,18 @@ def precompute(
     meshes: Annotated[list[Path], typer.Argument(help="Mesh files, or folders of them.")],
     k_eig: Annotated[int, typer.Option(help="Eigenpairs of each mesh.")] = 128,
     store: StoreOption = "",
+    workers: Annotated[int, typer.Option(help="Meshes to work on at once, a process each.")] = 1,
 ) -> None:
     """Compute the operators of meshes ahead of training; what the store has is not computed again.
 
     Examples:
 
-    - `flashheat precompute meshes --k-eig 64`
+    - `flashheat precompute meshes --k-eig 64 --workers 4`
     """
     from flashheat.train import precompute as run
 
     raise_on_ctrl_c()
-    failures = run(meshes, k_eig, store)
+    failures = run(meshes, k_eig, store, workers)
     for file, why in failures.items():
         typer.echo(f"failed: {file}: {why}", err=True)
     if failures:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from flashheat.errors import FlashheatError
 from flashheat.mesh import Mesh
 from flashheat.train.prepare import open_store
 from flashheat.train.progress import Progress, make_progress
+from flashheat.workers import each
 
 logger = logging.getLogger("flashheat")
 
@@ -20,7 +22,7 @@ SUFFIXES = (".obj", ".off", ".ply", ".stl")
 
 
 def precompute(
-    paths: Sequence[str | Path], k_eig: int = 128, store: str = "", progress: Progress | None = None
+    paths: Sequence[str | Path], k_eig: int = 128, store: str = "", workers: int = 1, progress: Progress | None = None
 ) -> dict[str, str]:
     """Compute the operators of each mesh, normalised as in training, unless the store has them.
 
@@ -28,27 +30,38 @@ def precompute(
         paths: mesh files, and folders of them (searched through).
         k_eig: eigenpairs of each.
         store: folder; "": in the user's cache folder.
+        workers: processes that work at once; each holds a mesh and its operators in memory.
         progress: None: a bar on a terminal, else log lines.
 
     Returns:
         {file: why it failed}; empty when all went well.
 
     Raises:
-        FlashheatError: there is no mesh file, or the store cannot be written.
+        FlashheatError: there is no mesh file, the store cannot be written, or `workers` is below 1.
     """
     files = list(dict.fromkeys(file for path in paths for file in mesh_files(Path(path))))  # each once
-    operators = open_store(store)
+    if workers < 1:
+        raise FlashheatError(f"the number of workers must be at least 1; it is {workers}")
+    open_store(store)  # a folder that cannot be made is told before any work
     failures = {}
+    work = partial(_fill, k_eig=k_eig, store=store)
     with (progress or make_progress()).stage("operators", len(files), unit="meshes") as advance:
-        for file in files:
-            try:
-                operators.get(Mesh.read(file).normalise()[0], k_eig=k_eig)
-            except FlashheatError as error:
-                failures[str(file)] = str(error)
+        for file, why in each(files, work, min(workers, len(files))):
+            if why is not None:
+                failures[str(file)] = why
             advance(f"{file.name} failed" if str(file) in failures else file.name)
     n_made = len(files) - len(failures)
     logger.info("operators: %d of %d meshes succeeded, %d failed", n_made, len(files), len(failures))
     return failures
+
+
+def _fill(file: Path, k_eig: int, store: str) -> str | None:
+    """Why the file's operators could not be computed; None when the store has them."""
+    try:
+        open_store(store).get(Mesh.read(file).normalise()[0], k_eig=k_eig)
+    except FlashheatError as error:
+        return str(error)
+    return None
 
 
 def mesh_files(path: Path) -> list[Path]:

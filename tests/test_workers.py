@@ -1,0 +1,91 @@
+"""Several processes at work: all files are served whatever fails, and none is left behind."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flashheat.errors import FlashheatError
+from flashheat.mesh.primitives import icosphere, torus
+from flashheat.train import precompute
+from flashheat.workers import KILLED, each
+from tests.test_data_folder import write_off
+from tests.worker_tasks import fail_or_die
+
+
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_every_file_has_its_answer(n_workers):
+    files = [Path(f"{n}{'bad' if n % 3 == 0 else ''}") for n in range(8)]
+    found = dict(each(files, fail_or_die, n_workers))
+    assert found == {file: "it is bad" if "bad" in file.name else None for file in files}
+
+
+def test_a_killed_process_costs_its_own_file_alone():
+    files = [Path(name) for name in ("a", "deadly", "b", "bad", "deadly too", "c")]
+    found = dict(each(files, fail_or_die, 2))
+    assert {file.name: why for file, why in found.items()} == {
+        "a": None, "b": None, "c": None, "bad": "it is bad", "deadly": KILLED, "deadly too": KILLED
+    }  # fmt: skip
+
+
+def test_leaving_early_ends_the_processes():
+    answers = each([Path(str(n)) for n in range(50)], fail_or_die, 2)
+    next(answers)
+    start = time.monotonic()
+    answers.close()
+    assert time.monotonic() - start < 5
+
+
+def test_two_workers_fill_the_store_as_one_does(tmp_path):
+    for n, mesh in enumerate((icosphere(1), torus(12, 8), icosphere(2))):
+        write_off(tmp_path / f"{n}.off", mesh.verts, mesh.faces)
+    (tmp_path / "broken.off").write_text("OFF\n3 1 0\n")
+    failures = precompute([tmp_path], k_eig=6, store=str(tmp_path / "two"), workers=2)
+    assert list(failures) == [str(tmp_path / "broken.off")]
+    precompute([tmp_path], k_eig=6, store=str(tmp_path / "one"))
+    assert names(tmp_path / "two") == names(tmp_path / "one")
+    with pytest.raises(FlashheatError, match="number of workers"):
+        precompute([tmp_path], k_eig=6, store=str(tmp_path / "one"), workers=0)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_ctrl_c_or_a_kill_leaves_no_process_behind(tmp_path, how):
+    mesh = icosphere(4)
+    for n in range(30):
+        write_off(tmp_path / f"{n}.off", mesh.verts * (1 + n), mesh.faces + 0)
+    words = ["precompute", tmp_path, "--store", tmp_path / "store", "--k-eig", "100", "--workers", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flashheat", *map(str, words)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not (tmp_path / "store").exists() or not names(tmp_path / "store"):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(how)
+    status = process.wait(10)
+    deadline = time.monotonic() + 10
+    while members(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert members(process.pid) == []
+    if how == signal.SIGINT:
+        assert status == 130
+        assert process.stderr.read().splitlines()[-1] == "flashheat: interrupted"
+
+
+def members(group: int) -> list[str]:
+    """The processes of a session that still run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == group and fields[0] != "Z":
+            found.append(stat.parent.name)
+    return found
