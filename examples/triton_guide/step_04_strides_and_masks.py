@@ -31,7 +31,7 @@ def project_kernel(
         at_x = x_ptr + v[:, None] * stride_x_v + c[None, :] * stride_x_c
         x = tl.load(at_x, mask=(v[:, None] < V) & (c[None, :] < C), other=0.0)
         mass = tl.load(mass_ptr + v, mask=v < V, other=0.0)
-        acc = tl.dot(tl.trans(basis), x * mass[:, None], acc, input_precision="ieee")
+        acc = tl.dot(tl.trans(basis), x * mass[:, None], acc, input_precision="tf32x3")
     evals = tl.load(evals_ptr + k, mask=k < K, other=0.0)
     times = tl.load(times_ptr + c, mask=c < C, other=0.0)
     s = tl.exp(-evals[:, None] * times[None, :]) * acc

@@ -32,7 +32,7 @@ def project_kernel(
         basis = tl.load(evecs_ptr + v[:, None] * K + k[None, :], mask=(v[:, None] < stop) & (k[None, :] < K), other=0.0)
         x = tl.load(x_ptr + v[:, None] * C + c[None, :], mask=(v[:, None] < stop) & (c[None, :] < C), other=0.0)
         mass = tl.load(mass_ptr + v, mask=v < stop, other=0.0)
-        acc = tl.dot(tl.trans(basis), x * mass[:, None], acc, input_precision="ieee")
+        acc = tl.dot(tl.trans(basis), x * mass[:, None], acc, input_precision="tf32x3")
     at = k[:, None] * C + c[None, :]
     inside = (k[:, None] < K) & (c[None, :] < C)
     if ATOMIC:

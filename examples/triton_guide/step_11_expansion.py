@@ -32,7 +32,7 @@ def expand_kernel(
         block = n_blocks - 1 - j if BACKWARDS else j
         v = first + block * BLOCK_V + tl.arange(0, BLOCK_V)
         basis = tl.load(evecs_ptr + v[:, None] * K + k[None, :], mask=(v[:, None] < stop) & (k[None, :] < K), other=0.0)
-        y = tl.dot(basis, s, input_precision="ieee")
+        y = tl.dot(basis, s, input_precision="tf32x3")
         tl.store(y_ptr + v[:, None] * C + c[None, :], y, mask=(v[:, None] < stop) & (c[None, :] < C))
 
 

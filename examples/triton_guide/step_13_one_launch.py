@@ -48,7 +48,7 @@ def diffuse_kernel(
         basis = tl.load(evecs_ptr + v[:, None] * K + k[None, :], mask=(v[:, None] < stop) & (k[None, :] < K), other=0.0)
         x = tl.load(x_ptr + v[:, None] * C + c[None, :], mask=(v[:, None] < stop) & (c[None, :] < C), other=0.0)
         mass = tl.load(mass_ptr + v, mask=v < stop, other=0.0)
-        acc = tl.dot(tl.trans(basis), x * mass[:, None], acc, input_precision="ieee")
+        acc = tl.dot(tl.trans(basis), x * mass[:, None], acc, input_precision="tf32x3")
     tl.store(parts_ptr + pid * K * C + k[:, None] * C + c[None, :], acc, mask=inside)
     grid_barrier(counter_ptr, n_programs)
 
@@ -67,7 +67,7 @@ def diffuse_kernel(
     for j in range(n_blocks):  # phase 3: this program's vertices again, last block first
         v = first + (n_blocks - 1 - j) * BLOCK_V + tl.arange(0, BLOCK_V)
         basis = tl.load(evecs_ptr + v[:, None] * K + k[None, :], mask=(v[:, None] < stop) & (k[None, :] < K), other=0.0)
-        y = tl.dot(basis, s, input_precision="ieee")
+        y = tl.dot(basis, s, input_precision="tf32x3")
         tl.store(y_ptr + v[:, None] * C + c[None, :], y, mask=(v[:, None] < stop) & (c[None, :] < C))
 
 

@@ -30,7 +30,7 @@ def project_kernel(
         basis = tl.load(evecs_ptr + v[:, None] * K + k[None, :], mask=(v[:, None] < stop) & (k[None, :] < K), other=0.0)
         x = tl.load(x_ptr + v[:, None] * C + c[None, :], mask=(v[:, None] < stop) & (c[None, :] < C), other=0.0)
         mass = tl.load(mass_ptr + v, mask=v < stop, other=0.0)
-        acc = tl.dot(tl.trans(basis), x * mass[:, None], acc, input_precision="ieee")
+        acc = tl.dot(tl.trans(basis), x * mass[:, None], acc, input_precision="tf32x3")
     evals = tl.load(evals_ptr + b * K + k, mask=k < K, other=0.0)
     times = tl.load(times_ptr + c, mask=c < C, other=0.0)
     s = tl.exp(-evals[:, None] * times[None, :]) * acc
