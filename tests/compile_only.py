@@ -169,7 +169,7 @@ def fingerprint() -> str:
     for node in (node for file in files for node in ast.walk(file)):
         if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
-    kernel = " ".join(map(ast.dump, files))
+    kernel = "\n".join(map(ast.unparse, files))  # a dump differs between versions of Python
     tables = [tiles.table(precision, wgmma) for precision in CLASSES for wgmma in (True, False)]
     return hashlib.sha256(f"{kernel} {tables}".encode()).hexdigest()[:16]
 

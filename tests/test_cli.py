@@ -218,7 +218,7 @@ def test_doctor_knows_the_versions_and_tests_itself(flashheat):
     status, out, _ = flashheat("doctor", "--json")
     assert status == 0
     found = json.loads(out)
-    assert found["versions"]["needed"]["torch"] == torch.__version__
+    assert found["versions"]["needed"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert found["self-test"]["cpu"].startswith("exact")
     assert set(found["triton"]) == {"version", "ptxas", "cache"}
 
