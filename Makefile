@@ -1,18 +1,25 @@
 # Two commands: `make demo` and `make test`. Both make .venv when it is not there. PYTHON=python3.12 picks another Python.
 PYTHON ?= python3
+TORCH ?= 2.14.1
 BIN := .venv/bin
 APP := .venv/.app
 DEV := .venv/.dev
 COMPILED := benchmarks/results/compile_only.jsonl
 PIP_INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-compile lint types clean
+.PHONY: demo test test-matrix test-compile lint types clean
 
 demo: $(APP)
 	OMP_NUM_THREADS=1 $(BIN)/flashheat demo  # matrices this small are slower on several threads
 
 test: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu" -n 2
+
+test-matrix:  # on another torch than that of constraints.txt, with the triton that it asks for
+	$(PYTHON) -m venv .venv-matrix
+	grep -v -e '^torch==' -e '^triton==' constraints.txt > .venv-matrix/constraints.txt
+	.venv-matrix/bin/pip install --quiet --constraint .venv-matrix/constraints.txt torch==$(TORCH) --editable ".[dev]"
+	OMP_NUM_THREADS=1 .venv-matrix/bin/pytest -m "not gpu" -n 2
 
 test-compile: $(DEV)
 	$(BIN)/python -m tests.compile_only $(COMPILED)
@@ -38,4 +45,4 @@ $(DEV): $(APP)
 	touch $(DEV)
 
 clean:
-	rm -rf .venv dist site
+	rm -rf .venv .venv-matrix dist site

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flashheat.bench import profile
+from flashheat import profile
 from flashheat.errors import FlashheatError
 
 SMALL = {"vertices": 200, "k": 8, "c": 4, "precision": "highest", "device": "cpu", "plain": False, "proton": False}

@@ -320,7 +320,7 @@ def profile(
     """
     import torch
 
-    from flashheat.bench.profile import run
+    from flashheat.profile import run
 
     raise_on_ctrl_c()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
