@@ -4,10 +4,11 @@ TORCH ?= 2.14.1
 BIN := .venv/bin
 APP := .venv/.app
 DEV := .venv/.dev
+DOCS := .venv/.docs
 COMPILED := benchmarks/results/compile_only.jsonl
 PIP_INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-matrix test-compile lint types clean
+.PHONY: demo test test-matrix test-compile docs lint types clean
 
 demo: $(APP)
 	OMP_NUM_THREADS=1 $(BIN)/flashheat demo  # matrices this small are slower on several threads
@@ -28,6 +29,9 @@ test-compile: $(DEV)
 	PYTHONPATH=.venv/older $(BIN)/python -m tests.compile_only .venv/older/log.jsonl
 	cat .venv/older/log.jsonl >> $(COMPILED)
 
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,6 +47,10 @@ $(APP): pyproject.toml constraints.txt
 $(DEV): $(APP)
 	$(PIP_INSTALL) --editable ".[dev]"
 	touch $(DEV)
+
+$(DOCS): $(APP)
+	$(PIP_INSTALL) --editable ".[docs]"
+	touch $(DOCS)
 
 clean:
 	rm -rf .venv .venv-matrix dist site

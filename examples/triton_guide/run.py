@@ -1,34 +1,53 @@
-"""Run every step on the GPU and write a JSON object for each step, variant and size.
+"""Run every step on a GPU, and turn what was measured into the guide's table and plot.
 
-python examples/triton_guide/run.py guide.jsonl
+python examples/triton_guide/run.py --out guide.jsonl        # a JSON object for each step, variant and size
+python examples/triton_guide/run.py --figures guide.jsonl    # into docs/kernels.md and docs/kernels.svg
 """
 
+import argparse
 import importlib
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import torch
+from figures import remake
 from harness import rows
 
 from flashheat.bench.about import about
 from flashheat.bench.timing import require_cuda
 from flashheat.files import write_atomically
 
+FOLDER = Path(__file__).parent
+DOCS = FOLDER.parents[1] / "docs"
 
-def main(out: str) -> None:
-    """Measure all steps, in order."""
-    require_cuda("the guide's table")
-    torch.set_float32_matmul_precision("highest")
-    found = []
-    for path in sorted(Path(__file__).parent.glob("step_*.py")):
+
+def measure(commit: str) -> list[dict[str, Any]]:
+    """The rows of all steps, in order; a step whose point is another dtype names its `DTYPES`."""
+    found: list[dict[str, Any]] = []
+    for path in sorted(FOLDER.glob("step_*.py")):
         step = importlib.import_module(path.stem)
-        found += [
-            {"bench": "guide", "K": 128, "C": 128, **row, **about("")} for row in rows(path.stem, step.variants())
-        ]
-        print(f"{path.stem}: {sum(row['step'] == path.stem for row in found)} rows", flush=True)
-    write_atomically(Path(out), "".join(json.dumps(row) + "\n" for row in found))
+        dtypes = getattr(step, "DTYPES", (torch.float32,))
+        of_step = [{"bench": "guide", **row, **about(commit)} for row in rows(path.stem, step.variants(), dtypes)]
+        print(f"{path.stem}: {len(of_step)} rows", flush=True)
+        found += of_step
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, help="measure, and write the rows here")
+    what.add_argument("--figures", type=Path, help="make table and plot of the rows in this file")
+    parser.add_argument("--commit", default="", help="the commit that is measured, for the rows")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="the folder of kernels.md (default: %(default)s)")
+    given = parser.parse_args()
+    if given.figures is not None:
+        remake(given.figures, given.docs)
+        return
+    require_cuda("the guide's table")
+    write_atomically(given.out, "".join(json.dumps(row) + "\n" for row in measure(given.commit)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

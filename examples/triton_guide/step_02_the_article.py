@@ -1,16 +1,16 @@
 """Step 2: the kernel of the article that fused this layer first, completed word by word.
 
-The article prints the forward kernel in part. What had to be added to run it at all is marked GAP below:
+The article prints the forward kernel in part. What had to be added or kept to run it as it stands is marked GAP below:
 
 1. the program ids are swizzled, and the swizzled ids are then never used;
-2. `offs_v` and two constants are used before they are defined;
-3. the accumulator is cast to the dtype of the features *before* the decay: every coefficient is rounded, and large ones
-   lose what small features are made of;
-4. the backward pass is left out.
+2. block sizes, the group of the swizzle and the offsets are used but defined nowhere;
+3. the accumulator is cast to the dtype of the features *before* the decay: every coefficient is rounded, and the
+   product with the decay is rounded once more;
+4. the backward pass is left out, so the layer cannot learn its times.
 
 Look at: the error in fp16 and bf16, which `decay_after_cast` shows in plain PyTorch. One program owns a K x C tile and
-walks over all vertices, so K = C = 128 keeps 16 programs busy, of the 132 multiprocessors of an H200.
-In float32 its products are tf32, Triton's default.
+walks over all vertices, so K = C = 128 keeps 16 programs busy, of the 132 multiprocessors of an H200. In float32 its
+products are tf32, Triton's default: nobody asked for that either (step 8).
 """
 
 import torch
@@ -24,6 +24,7 @@ def project_kernel(
     x_ptr, mass_ptr, evals_ptr, evecs_ptr, times_ptr, s_ptr, V, K, C,
     BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
+    """`s = exp(-evals times) * (evecs^T (mass * x))`, one tile K x C a program."""
     pid = tl.program_id(0)
     n_k, n_c = tl.cdiv(K, BLOCK_K), tl.cdiv(C, BLOCK_C)
     first = pid // (GROUP * n_c) * GROUP
@@ -34,7 +35,7 @@ def project_kernel(
     offs_c = pid_c * BLOCK_C + tl.arange(0, BLOCK_C)
     acc = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
     for start in range(0, V, BLOCK_V):
-        offs_v = start + tl.arange(0, BLOCK_V)  # GAP 2
+        offs_v = start + tl.arange(0, BLOCK_V)  # GAP 2: the offsets
         in_v = offs_v < V
         at_basis = evecs_ptr + offs_v[None, :] * K + offs_k[:, None]
         basis = tl.load(at_basis, mask=in_v[None, :] & (offs_k[:, None] < K), other=0.0)
@@ -53,22 +54,25 @@ def article(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor
     (V, C), K = x.shape, evecs.shape[1]
     s = x.new_empty(K, C)
     grid = (triton.cdiv(K, 32) * triton.cdiv(C, 32),)
+    # GAP 2: the constants
     project_kernel[grid](x, mass, evals, evecs, times, s, V, K, C, BLOCK_V=64, BLOCK_K=32, BLOCK_C=32, GROUP=8)
-    return evecs @ s
+    return evecs @ s  # GAP 4: a kernel's result has no history, so autograd sees no way from here to x and times
 
 
 def decay_after_cast(x_hat: Tensor, evals: Tensor, times: Tensor, dtype: torch.dtype) -> tuple[float, float]:
     """Error of `s` against float64, rounded before the decay (as the article does) and after it (as it should be)."""
     decay = torch.exp(-evals[:, None] * times)
     exact = decay.double() * x_hat.double()
-    early = (decay.to(dtype) * x_hat.to(dtype)).double()
-    late = (decay * x_hat).to(dtype).double()
+    early = (decay * x_hat.to(dtype).float()).to(dtype).double()  # rounded twice
+    late = (decay * x_hat).to(dtype).double()  # rounded once
     return float((early - exact).norm() / exact.norm()), float((late - exact).norm() / exact.norm())
 
 
 def variants() -> dict:
     """The implementations that this step compares."""
-    return {"the article's kernel": article}
+    from step_01_five_lines import five_lines
+
+    return {"five lines, eager": five_lines, "the article's kernel": article}
 
 
 if __name__ == "__main__":

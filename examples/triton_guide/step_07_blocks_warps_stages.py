@@ -1,11 +1,16 @@
 """Step 7: block sizes, warps and stages.
 
-- larger tiles read each operand fewer times: with 32 x 32 tiles and K = C = 128 both are read four times, with 128 x
-  128 once; but there are fewer programs, and each needs more registers;
+- larger tiles read each operand fewer times: with tiles of 32 x 32 and K = C = 128 both are read four times, with 32 x
+  128 the features once and the basis four times; but there are fewer programs, and each needs more registers;
 - more warps share the registers of a tile and hide waiting, but meet at more barriers;
-- stages are how many steps of loads are under way while one is multiplied; each needs its room in shared memory.
+- stages are how many steps of loads are under way while one is multiplied; each needs its room in shared memory:
+  compiled for sm_90, the tile of 32 x 32 x 64 takes 8 KB with one stage and 33 KB with three.
 
-Look at: which is best depends on V, and none by much. Where one program has the whole of V, nothing here helps it.
+Expected: one stage is slower, since loads and products then take turns; smaller tiles, of which there are more, are
+faster. But where one program has the whole of V in its loop nothing here helps much: that is step 9.
+
+All tiles have at most 32 rows: from 64 on tf32x3 passes operands to wgmma in registers, which ptxas before 13.3 may
+overwrite. A tile that is fast and wrong is found only by a test of each configuration.
 """
 
 from functools import partial
@@ -14,7 +19,14 @@ import triton
 from step_03_naive import project_kernel
 from torch import Tensor
 
-CHOICES = [(32, 32, 64, 4, 3), (32, 32, 64, 4, 1), (32, 32, 32, 4, 3), (32, 32, 64, 8, 3), (64, 64, 32, 4, 3)]
+CHOICES = [  # K, C and V of a tile, warps, stages
+    (32, 32, 64, 4, 3),
+    (32, 32, 64, 4, 1),
+    (32, 32, 64, 8, 3),
+    (32, 32, 32, 4, 3),
+    (16, 16, 64, 4, 3),
+    (32, 128, 32, 4, 3),
+]
 
 
 def projected(

@@ -1,16 +1,22 @@
 """Step 8: how float32 is multiplied on tensor cores, which know no float32.
 
 - "ieee": no tensor cores, float32 as it is: exact and slow;
-- "tf32": one product of 10-bit mantissas: fast, error about 4e-4;
+- "tf32": one product of numbers with 10 bits behind the point. Triton cuts the others off, where cuBLAS rounds, so all
+  errors have one sign;
 - "tf32x3": three tf32 products of a large and a small part: exact again, at three times the products;
 - bf16x3, our own: x = a + b with a = bf16(x), b = bf16(x - a); three products, a a' + a b' + b a'. Each part has 8
-  bits, so the sum has about 16: error about 6e-6, at the speed of bf16. Six products of three parts reach float32.
+  bits, so the sum has about 16, at the speed of bf16. Six products of three parts reach float32.
 
-Look at: the errors beside the times. The accumulator is float32 in all of them; in bf16 alone it would lose everything.
+Look at: the errors beside the times. `error_of_operands` has them without a GPU, by rounding in plain PyTorch; the
+interpreter multiplies float32 as it is whatever is asked for, and its products of bf16 are wrong. The accumulator is
+float32 in all variants; `error_of_accumulator` shows what one in half precision would cost.
+
+Expected: bf16x3 beside tf32x3 is the better bargain where an error of 1e-5 will do.
 """
 
 from functools import partial
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -58,6 +64,37 @@ def projected(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tens
     return evecs @ s
 
 
+def _parts(a: Tensor, how: str) -> list[Tensor]:
+    """The numbers that tensor cores would multiply in place of `a`, largest first, in float64."""
+    parts = []
+    for _ in range(3 if how == "bf16x6" else 2 if how.endswith("x3") else 1):
+        if how.startswith("bf16"):
+            part = a.bfloat16().float()
+        else:
+            half = 0x1000 if how == "tf32, rounded" else 0
+            part = ((a.view(torch.int32) + half) & ~0x1FFF).view(torch.float32)
+        parts.append(part.double())
+        a = a - part
+    return parts
+
+
+def error_of_operands(a: Tensor, b: Tensor, how: str) -> float:
+    """Error of `a^T b` that comes from the operands alone: their parts are multiplied and added in float64."""
+    exact = a.double().T @ b.double()
+    left, right = _parts(a, how), _parts(b, how)
+    terms = [p.T @ q for i, p in enumerate(left) for j, q in enumerate(right) if i + j < len(left)]
+    return float((sum(terms) - exact).norm() / exact.norm())
+
+
+def error_of_accumulator(a: Tensor, b: Tensor, dtype: torch.dtype, block_v: int = 32) -> float:
+    """Error of `a^T b` where the sum is rounded to `dtype` after each block of rows, as an accumulator would be."""
+    exact = a.double().T @ b.double()
+    total = torch.zeros_like(exact)
+    for a_block, b_block in zip(a.double().split(block_v), b.double().split(block_v), strict=True):
+        total = (total + a_block.T @ b_block).to(dtype).double()
+    return float((total - exact).norm() / exact.norm())
+
+
 def variants() -> dict:
     """The implementations that this step compares."""
     return {how: partial(projected, how=how) for how in ("ieee", "tf32", "tf32x3", "bf16x3")}
@@ -66,4 +103,11 @@ def variants() -> dict:
 if __name__ == "__main__":
     from harness import show
 
-    show(__file__, variants())
+    exact_here = {name: run for name, run in variants().items() if name != "bf16x3" or torch.cuda.is_available()}
+    show(__file__, exact_here)
+    torch.manual_seed(0)
+    basis, features = torch.randn(4000, 64), torch.randn(4000, 64)
+    for how in ("bf16", "tf32", "tf32, rounded", "bf16x3", "tf32x3", "bf16x6"):
+        print(f"operands as {how:14s} error {error_of_operands(basis, features, how):.1e}")
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        print(f"accumulator in {dtype}: error {error_of_accumulator(basis, features, dtype):.1e}")
