@@ -8,10 +8,10 @@ outside count as zero in the sum: masked lanes of a load hold anything unless it
 Look at: the same result for the three layouts; the columns beyond a truncated view are NaN and do not matter. A layout
 is made before the clock starts. Neighbouring threads should read neighbouring addresses; which axis that is depends on
 the layout, and the compiler knows it where a stride equals 1 when the kernel is compiled: Triton makes an integer
-argument that is 1 a constant, and notes which ones are divisible by 16.
+argument that is 1 a constant, and notes which ones are divisible by 16. Compiled for sm_90, the features are copied 16
+bytes at a time only where their stride *and* C are such multiples, since a mask may end anywhere else.
 
-Expected: a truncated view costs nothing as long as its stride is such a multiple; else the basis is copied 4 bytes at a
-time instead of 16 (seen in the code for sm_90). Column by column the loads are as wide, along the other axis.
+Expected: a truncated view costs nothing. Column by column the loads are as wide, along the other axis.
 """
 
 from collections.abc import Callable
