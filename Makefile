@@ -30,7 +30,7 @@ test-compile: $(DEV)
 	cat .venv/older/log.jsonl >> $(COMPILED)
 
 docs: $(DOCS)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide warnings from --strict too
 
 lint: $(DEV)
 	$(BIN)/ruff check .

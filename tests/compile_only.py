@@ -84,8 +84,8 @@ def compile_kernel(
     return _report(compiled)
 
 
-def compile_pointwise(kernel: Any, capability: int, types: dict[str, str], constants: dict[str, Any]) -> Report:
-    """Compile one of the kernels around cuBLAS, for `types` of pointers and strides, all divisible by 16."""
+def compile_aligned(kernel: Any, capability: int, types: dict[str, str], constants: dict[str, Any]) -> Report:
+    """Compile any other kernel, for pointers of `types` that are divisible by 16."""
     signature = {name: types.get(name, "constexpr" if name in constants else "i32") for name in kernel.arg_names}
     attrs = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in types}
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(k),): v for k, v in constants.items()}, attrs)

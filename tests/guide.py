@@ -1,4 +1,4 @@
-"""The steps of the guide as modules, for the interpreter's and the GPU's tests alike."""
+"""The steps of the guide as modules, for tests that run in processes of their own and for the rest."""
 
 import importlib
 import sys
@@ -7,12 +7,6 @@ from types import ModuleType
 
 FOLDER = Path(__file__).parents[1] / "examples" / "triton_guide"
 STEPS = sorted(path.stem for path in FOLDER.glob("step_*.py"))
-TOLERANCES = {
-    "the article's kernel": 1e-3,
-    "tf32": 1e-3,
-    "tf32x3": 1e-5,
-    "bf16x3": 2e-5,
-}  # of variants less exact than float32
 
 
 def module(name: str) -> ModuleType:

@@ -22,7 +22,7 @@ from flashheat.errors import FlashheatError
 from tests import guide
 
 ROOT = Path(__file__).parents[1]
-SHAPES = [(1, 1, 1), (67, 17, 5), (97, 33, 40)]
+SHAPES = [(1, 1, 1), (67, 17, 5), (101, 19, 7), (130, 40, 33), (97, 33, 40)]
 GROUPS = [guide.STEPS[n : n + 4] for n in range(0, len(guide.STEPS), 4)]
 # torch.compile needs a compiler; the interpreter's products of bf16 are wrong.
 NOT_HERE = {"torch.compile", "bf16x3"}
@@ -30,6 +30,8 @@ NOT_HERE = {"torch.compile", "bf16x3"}
 TOLERANCE = 2e-6
 # d_times is a sum over k of terms of both signs behind two such products: up to 1e-6 is seen.
 TOLERANCE_DERIVATIVES = 5e-6
+# Variants that are less exact than float32, on a GPU.
+TOLERANCES = {"the article's kernel": 1e-3, "tf32": 1e-3, "tf32x3": 1e-5, "bf16x3": 2e-5}
 
 
 def run(*arguments: str, interpret: bool) -> subprocess.CompletedProcess[str]:
@@ -158,6 +160,17 @@ def test_every_variant_is_timed_on_a_gpu(step):
     for row in harness.rows(step, module.variants(), dtypes, sizes=(1_000,)):
         assert row["gpu_us"] > 0, row
         assert row["error"] <= harness.LIMITS[torch.bfloat16 if row["dtype"] == "bf16" else torch.float32], row
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("step", guide.STEPS)
+@pytest.mark.parametrize(("V", "K", "C"), [(1001, 128, 128), (20_011, 100, 48)])
+def test_every_variant_is_as_exact_as_its_products_on_a_gpu(step, V, K, C):
+    harness = guide.module("harness")
+    case = harness.arguments(V, K, C, "cuda")
+    for name, call in guide.module(step).variants().items():
+        assert harness.error(call, case) < TOLERANCES.get(name, TOLERANCE), name
 
 
 def _errors(step: str) -> list[tuple[str, float]]:

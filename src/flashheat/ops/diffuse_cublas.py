@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from flashheat.ops.pointwise_triton import finish_kernel, weigh_kernel
+from flashheat.ops.finish_triton import finish_kernel
 
 _BLOCK_C = 8  # a sector of float32
 
@@ -37,7 +37,7 @@ def backward(
     e = None
     if expand:
         e = _product(evecs, operand, g.dtype)
-        e = _weigh(e, mass, e.dtype)
+        e = e if mass is None else torch.mul(e, mass.unsqueeze(-1), out=e)
     out_evals = -(times * s * (g_hat if h is None else g_hat + h)).sum(-1) if d_evals else None
     return e, u, out_times, out_evals
 
@@ -48,18 +48,10 @@ def expand(s: Tensor, evecs: Tensor, offsets: None, precision: str) -> Tensor:
 
 
 def _weigh(x: Tensor, mass: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """`mass * x` in `dtype`; PyTorch's own product of two dtypes takes up to four times as long."""
+    """`mass * x` in `dtype`, multiplied in the wider of the two in one launch."""
     if mass is None:
         return x.to(dtype)
-    y = torch.empty(x.shape, dtype=dtype, device=x.device)
-    rows, mass, C = (x if x.ndim == 2 else x.flatten(0, 1)), mass.reshape(-1), x.shape[-1]
-    block_c = min(128, max(16, triton.next_power_of_2(C)))
-    block_v = 4096 // block_c
-    with torch.cuda.device_of(x):
-        weigh_kernel[(triton.cdiv(rows.shape[0], block_v),)](
-            rows, mass, y, rows.shape[0], *rows.stride(), mass.stride(0), C, block_v, block_c
-        )
-    return y
+    return torch.mul(x, mass.unsqueeze(-1), out=torch.empty(x.shape, dtype=dtype, device=x.device))
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

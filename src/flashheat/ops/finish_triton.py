@@ -1,6 +1,6 @@
-"""The Triton kernels around the products of cuBLAS: the mass before the first, the decay between the two.
+"""The Triton kernel between two products of cuBLAS: the decay, the casts, and the derivative of the times.
 
-They are separate from `diffuse_cublas`, which launches them, as `diffuse_kernel_triton` is from `diffuse_triton`.
+It is separate from `diffuse_cublas`, which launches it, as `diffuse_kernel_triton` is from `diffuse_triton`.
 """
 
 import triton
@@ -33,21 +33,3 @@ def finish_kernel(
             total += evals[:, None] * x_hat * tl.load(spectral_ptr + at, mask=mask, other=0.0)
     if d_times_ptr is not None:
         tl.store(d_times_ptr + c, -tl.sum(total, 0), mask=c < C)
-
-
-@triton.jit(do_not_specialize=["n_rows"])
-def weigh_kernel(
-    x_ptr, mass_ptr, y_ptr, n_rows, stride_x_v, stride_x_c, stride_mass_v,
-    C: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """`y[v, c] = mass[v] x[v, c]`; a program owns some rows of all channels."""
-    row = tl.program_id(0).to(tl.int64) * BLOCK_V
-    v = tl.arange(0, BLOCK_V)
-    mass = tl.load(mass_ptr + (row + v) * stride_mass_v, mask=row + v < n_rows, other=0.0).to(tl.float32)
-    for first in range(0, C, BLOCK_C):
-        c = first + tl.arange(0, BLOCK_C)
-        mask = (row + v < n_rows)[:, None] & (c[None, :] < C)
-        at = x_ptr + row * stride_x_v + v[:, None] * stride_x_v + c[None, :] * stride_x_c
-        x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-        at_y = y_ptr + row * C + v[:, None] * C + c[None, :]
-        tl.store(at_y, (mass[:, None] * x).to(y_ptr.dtype.element_ty), mask=mask)
