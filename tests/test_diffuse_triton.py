@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flashheat.ops import launch, tiles
-from flashheat.ops.finish_triton import finish_kernel
+from flashheat.ops.pointwise_triton import finish_kernel, weigh_kernel
 from tests import compile_only
 
 TESTS = Path(__file__).parent
@@ -46,11 +46,17 @@ def test_default_tiles_compile_without_spills_and_fit(precision, capability):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("capability", [80, 90, 120])
-def test_the_kernel_between_products_of_cublas_compiles_without_spills(capability):
+def test_the_kernels_around_cublas_compile_without_spills(capability):
     pointers = {"x_hat_ptr": "*fp32", "evals_ptr": "*fp32", "times_ptr": "*fp32", "spectral_ptr": "*fp32"}
     pointers |= {"s_ptr": "*fp32", "operand_ptr": "*bf16", "d_times_ptr": "*fp32"}
     constants = {"h_ptr": None, "C": 512, "BLOCK_R": 512, "BLOCK_C": 8}
     assert compile_only.compile_aligned(finish_kernel, capability, pointers, constants).n_spills == 0
+    pointers = {"x_ptr": "*bf16", "mass_ptr": "*fp32", "y_ptr": "*bf16", "stride_x_v": "i32"}
+    constants = {"stride_x_c": 1, "stride_mass_v": 1, "C": 512, "BLOCK_V": 8, "BLOCK_C": 128}
+    report = compile_only.compile_aligned(weigh_kernel, capability, pointers, constants)
+    assert report.n_spills == 0
+    assert "ld.global.v4" in report.ptx
+    assert "st.global.v4" in report.ptx
 
 
 def test_the_log_of_all_compiled_tiles_is_of_this_kernel_and_table():

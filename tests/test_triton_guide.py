@@ -32,6 +32,7 @@ TOLERANCE = 2e-6
 TOLERANCE_DERIVATIVES = 5e-6
 # Variants that are less exact than float32, on a GPU.
 TOLERANCES = {"the article's kernel": 1e-3, "tf32": 1e-3, "tf32x3": 1e-5, "bf16x3": 2e-5}
+TOLERANCES["ieee"] = 5e-6  # one running float32 sum over all vertices: 2.4e-6 is seen for 20,011 of them
 
 
 def run(*arguments: str, interpret: bool) -> subprocess.CompletedProcess[str]:

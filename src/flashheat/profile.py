@@ -5,7 +5,10 @@ It is separate from the benchmarks because it explains one case instead of compa
 
 import contextlib
 import json
+import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,10 +60,7 @@ def run(
         if value < 1:
             raise FlashheatError(f"{name} must be at least 1; it is {value}")
     check_device(device)
-    ops.set_precision(precision)
-    call = (_op if what == "op" else _step)(vertices, k, c, precision, device)
-    for _ in range(3):
-        call()
+    call = _warm_call(what, vertices, k, c, precision, device)
     if plain:
         _repeat(call, what, device)
         return f"{_CALLS} calls"
@@ -74,7 +74,7 @@ def run(
     write_atomically(folder / "kernels.json", json.dumps(rows, indent=1))
     lines = [table(rows), f"written: {folder / 'trace.json'} (open it in ui.perfetto.dev), {folder / 'kernels.json'}"]
     if proton:
-        lines.append(_proton(call, what, device, folder))
+        lines.append(_proton(what, vertices, k, c, precision, device, folder))
     words = f"flashheat profile {what} --vertices {vertices} --k {k} --c {c} --precision {precision} --plain"
     return "\n".join([*lines, *outside(words)])
 
@@ -124,6 +124,14 @@ def table(rows: list[dict[str, Any]], n_rows: int = 20) -> str:
     if len(rows) > n_rows:
         lines.append(f"... and {len(rows) - n_rows} more")
     return "\n".join(lines)
+
+
+def _warm_call(what: str, V: int, K: int, C: int, precision: str, device: str) -> Call:
+    ops.set_precision(precision)
+    call = (_op if what == "op" else _step)(V, K, C, precision, device)
+    for _ in range(3):
+        call()
+    return call
 
 
 def _op(V: int, K: int, C: int, precision: str, device: str) -> Call:
@@ -183,13 +191,23 @@ def _floor(V: int, K: int, C: int, precision: str) -> dict[str, float]:
     return {"bytes": moved, "flops": 4.0 * V * K * C, "floor_us": moved / bytes_a_us}
 
 
-def _proton(call: Call, what: str, device: str, folder: Path) -> str:
+def _proton(what: str, V: int, K: int, C: int, precision: str, device: str, folder: Path) -> str:
+    """Measure by Proton in a process of its own, because CUPTI takes one subscriber, and torch's profiler stays it."""
     if device == "cpu" or find_spec("triton.profiler") is None:
         return "Proton was not run: it needs a CUDA device and triton"
+    name = str(folder / "proton")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            pool.submit(_by_proton, name, what, V, K, C, precision, device).result()
+        except (RuntimeError, BrokenProcessPool) as failure:
+            return f"Proton was not run: {failure}"
+    return f"written: {name}.hatchet (proton-viewer -m time/us {name}.hatchet)"
+
+
+def _by_proton(name: str, what: str, V: int, K: int, C: int, precision: str, device: str) -> None:
     import triton.profiler as triton_profiler
 
-    name = str(folder / "proton")
+    call = _warm_call(what, V, K, C, precision, device)
     triton_profiler.start(name)
     _repeat(call, what, device)
     triton_profiler.finalize()
-    return f"written: {name}.hatchet (proton-viewer -m time/us {name}.hatchet)"
