@@ -1,8 +1,10 @@
 """The ops among PyTorch's own tools on a GPU: compilers, graphs, transforms; each held to the reference."""
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from flashheat.bench.cases import random_case
 from flashheat.ops import diffuse, diffuse_reference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+ROOT = Path(__file__).parents[1]
 NAMES = ("x", "mass", "evals", "evecs", "times")
 
 
@@ -87,15 +90,23 @@ def test_graphed_callables_need_nothing_of_the_host(layer):
         torch.testing.assert_close(got, list(wanted), rtol=1e-4, atol=1e-4)
 
 
-def test_exported_and_compiled_ahead_of_time(layer, tmp_path):
-    at = tuple(t.detach() for t in inputs_of(1000)[0][:4])
+def test_exported_and_compiled_ahead_of_time(tmp_path):
+    def run(how):
+        command = [sys.executable, "-m", "tests.ahead_of_time", how, "cuda", str(tmp_path)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    if run("plain").returncode == -signal.SIGSEGV:
+        pytest.skip("torch's loader crashes here on a package of two linear layers")
+    done = run("eager")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_exported_with_any_number_of_vertices(layer):
     V = torch.export.Dim("V", min=2)
+    small, large = ([t.detach() for t in inputs_of(n)[0][:4]] for n in (1000, 2077))
     with torch.no_grad():
-        program = torch.export.export(layer, at, dynamic_shapes=({0: V}, {0: V}, None, {0: V}))
-        other = tuple(t.detach() for t in inputs_of(2077)[0][:4])
-        torch.testing.assert_close(program.module()(*other), layer(*other))
-        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
-        torch.testing.assert_close(torch._inductor.aoti_load_package(package)(*other), layer(*other))
+        program = torch.export.export(layer, tuple(small), dynamic_shapes=({0: V}, {0: V}, None, {0: V}))
+        torch.testing.assert_close(program.module()(*large), layer(*large))
 
 
 def test_checkpointing_gives_the_same_derivatives():

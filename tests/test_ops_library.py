@@ -1,6 +1,9 @@
 """The library ops that compilers see: their contract with torch, and the same numbers as the reference."""
 
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -126,6 +129,14 @@ def test_an_ahead_of_time_autograd_traces_the_ops(traced, name):
 class Layer(nn.Module):
     def forward(self, x, mass, evals, evecs, times):
         return diffuse(x, mass, evals, evecs, times)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs the C++ compiler g++")
+def test_the_op_in_a_program_compiled_ahead_of_time(tmp_path):
+    command = [sys.executable, "-m", "tests.ahead_of_time", "library", "cpu", str(tmp_path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_an_exported_program_calls_the_op_for_any_size(traced):

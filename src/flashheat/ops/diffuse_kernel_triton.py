@@ -277,7 +277,7 @@ def diffuse_kernel(
     P = tl.num_programs(0)
     N_C: tl.constexpr = (C + BLOCK_C - 1) // BLOCK_C
     N_K: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
-    BLOCK_T: tl.constexpr = 32  # channels of d_times that one program adds up
+    BLOCK_T: tl.constexpr = 8  # channels of d_times that one program adds up
     if REDUCE:
         fc = tl.arange(0, BLOCK_FC)
         times = tl.zeros((BLOCK_FC,), tl.float32)
