@@ -31,8 +31,9 @@ TOLERANCE = 2e-6
 # d_times is a sum over k of terms of both signs behind two such products: up to 1e-6 is seen.
 TOLERANCE_DERIVATIVES = 5e-6
 # Variants that are less exact than float32, on a GPU.
-TOLERANCES = {"the article's kernel": 1e-3, "tf32": 1e-3, "tf32x3": 1e-5, "bf16x3": 2e-5}
-TOLERANCES["ieee"] = 5e-6  # one running float32 sum over all vertices: 2.4e-6 is seen for 20,011 of them
+TOLERANCES = {"the article's kernel": 1e-3, "tf32": 1e-3, "tf32x3": 1e-5, "bf16x3": 2e-4}
+# One running sum over all of 20,011 vertices: 2.4e-6 is seen in float32, 6.8e-5 in the accumulators of tensor cores.
+TOLERANCES["ieee"] = 5e-6
 
 
 def run(*arguments: str, interpret: bool) -> subprocess.CompletedProcess[str]:
