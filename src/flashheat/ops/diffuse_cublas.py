@@ -62,7 +62,7 @@ def _weigh(x: Tensor, mass: Tensor | None) -> Tensor:
         return x
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rows, mass, C = (x if x.ndim == 2 else x.flatten(0, 1)), mass.reshape(-1), x.shape[-1]
-    block_c = min(128, max(16, triton.next_power_of_2(C)))
+    block_c = min(512, max(16, triton.next_power_of_2(C)))  # whole rows: the fastest, as measured
     block_v = 1024 // block_c
     with torch.cuda.device_of(x):
         weigh_kernel[(triton.cdiv(rows.shape[0], block_v), triton.cdiv(C, block_c))](
