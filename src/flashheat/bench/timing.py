@@ -5,7 +5,7 @@ They are separate because every benchmark must measure in the same way to be com
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -24,19 +24,32 @@ def require_cuda(what: str) -> None:
         raise FlashheatError(f"{what} needs a CUDA device: torch sees none here")
 
 
-def gpu_us(run: Callable[[], object], n_repeats: int = 25) -> float:
+def gpu_us(run: Callable[[], object]) -> float:
     """Median GPU time of `run` in microseconds: captured once, replayed with a cold cache."""
-    graph = capture(run)
+    return replayed_us([capture(run)])[0]
+
+
+def replayed_us(graphs: Sequence[torch.cuda.CUDAGraph], n_repeats: int = 25) -> list[float]:
+    """Median GPU time of each graph in microseconds, with a cold cache.
+
+    They are replayed in turn, so that a card whose clock falls as it warms up slows all of them alike.
+    """
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(n_repeats)]
-    graph.replay()
-    for start, stop in events:
-        flush.zero_()
-        start.record()
+    events = [[(_event(), _event()) for _ in graphs] for _ in range(n_repeats)]
+    for graph in graphs:
         graph.replay()
-        stop.record()
+    for turn in events:
+        for graph, (start, stop) in zip(graphs, turn, strict=True):
+            flush.zero_()
+            start.record()
+            graph.replay()
+            stop.record()
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(stop) for start, stop in events) * 1e3
+    return [statistics.median(start.elapsed_time(stop) for start, stop in of) * 1e3 for of in zip(*events, strict=True)]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)
 
 
 def capture(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
