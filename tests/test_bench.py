@@ -41,6 +41,8 @@ def test_the_ratio_is_to_the_fastest_peer_of_the_same_case():
     assert figures.ratio(rows, V=1_000, precision="high", **{"pass": "forward"}) == 2.0
     assert figures.ratio(rows, V=4_000, precision="high", **{"pass": "forward"}) is None
     assert "| high, forward | 2.00 |  |" in figures.table(rows)
+    rows.append(row("compile", 25.0, precision="highest"))
+    assert "| high (PyTorch: highest), forward | 2.50 |  |" in figures.table(rows)
 
 
 def test_a_text_without_marks_and_a_file_without_rows_are_refused(tmp_path):

@@ -64,26 +64,32 @@ def remake(results: str | Path, text: str | Path, picture: str | Path | None = N
     write_atomically(Path(text), changed)
 
 
-def ratio(rows: Iterable[Row], **case: Any) -> float | None:
+def ratio(rows: Iterable[Row], *, peers: str | None = None, **case: Any) -> float | None:
     """Time of the fastest plain PyTorch over flashheat's, for one case; None where a side is missing.
 
     Args:
         rows: of any cases.
+        peers: the precision of plain PyTorch; left out, that of the case.
         case: what the rows must say; left out, K = C = 128 and one mesh.
     """
     case = {"K": 128, "C": 128, "B": 1} | case
-    of = {row["impl"]: row["gpu_us"] for row in rows if _is(row, **case)}
-    peers = [of[name] for name in PEERS if name in of]
-    return min(peers) / of["flashheat"] if peers and "flashheat" in of else None
+    others = case if peers is None else case | {"precision": peers}
+    ours = [row["gpu_us"] for row in rows if row["impl"] == "flashheat" and _is(row, **case)]
+    theirs = [row["gpu_us"] for row in rows if row["impl"] in PEERS and _is(row, **others)]
+    return min(theirs) / ours[0] if ours and theirs else None
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: the ratio at each size for K = C = 128, a line for each precision and pass."""
+    """Markdown: the ratio at each size for K = C = 128, a line for each precision and pass.
+
+    "high" stands there twice, since PyTorch's is far less exact: also beside PyTorch in "highest".
+    """
     lines = _head(["precision, pass", *map(_short, SIZES)])
-    for precision in CLASSES:
+    for precision, peers in (*((p, p) for p in CLASSES), ("high", "highest")):
+        beside = "" if peers == precision else f" (PyTorch: {peers})"
         for name, words in PASSES.items():
-            found = [ratio(rows, V=V, precision=precision, **{"pass": name}) for V in SIZES]
-            lines.append(_line([f"{precision}, {words}", *["" if r is None else f"{r:.2f}" for r in found]]))
+            found = [ratio(rows, peers=peers, V=V, precision=precision, **{"pass": name}) for V in SIZES]
+            lines.append(_line([f"{precision}{beside}, {words}", *["" if r is None else f"{r:.2f}" for r in found]]))
     return "\n".join(lines)
 
 
