@@ -52,7 +52,7 @@ def test_the_kernels_around_cublas_compile_without_spills(capability):
     constants = {"h_ptr": None, "C": 512, "BLOCK_R": 512, "BLOCK_C": 8}
     assert compile_only.compile_aligned(finish_kernel, capability, pointers, constants).n_spills == 0
     pointers = {"x_ptr": "*bf16", "mass_ptr": "*fp32", "y_ptr": "*bf16", "stride_x_v": "i32"}
-    constants = {"stride_x_c": 1, "stride_mass_v": 1, "C": 512, "BLOCK_V": 8, "BLOCK_C": 128}
+    constants = {"stride_x_c": 1, "stride_mass_v": 1, "C": 512, "BLOCK_V": 2, "BLOCK_C": 512}
     report = compile_only.compile_aligned(weigh_kernel, capability, pointers, constants)
     assert report.n_spills == 0
     assert "ld.global.v4" in report.ptx

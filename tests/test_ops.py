@@ -282,6 +282,8 @@ def test_what_is_no_tensor_is_refused_by_name():
                 diffuse(**case | {name: bad})
     with pytest.raises(FlashheatError, match=r"^`offsets` must be an int64 tensor"):
         diffuse(**case, offsets=[0, 63])
+    with pytest.raises(FlashheatError, match=r"^`offsets` and `x` must be on one device: .* on meta, x on cpu\. Move"):
+        diffuse(**case, offsets=torch.tensor([0, 63], device="meta"))
 
 
 def test_an_integer_or_complex_argument_is_refused_by_name():

@@ -24,6 +24,7 @@ def test_an_op_and_a_training_step_leave_a_table_and_a_trace(what, tmp_path):
     assert "aten::mm" in text
     assert f"flashheat profile {what} --vertices 200 --k 8 --c 4 --precision highest --plain" in text
     assert "ncu --set full" in text
+    assert ("regex:diffuse_kernel" in text) == (what == "op")
     assert "nsys profile" in text
 
 

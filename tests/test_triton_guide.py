@@ -123,6 +123,20 @@ def rows():
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(None, "must be files"), ("{", "one JSON object a line"), ('{"V": 1}', "must be rows"), ("", "must be rows")],
+)
+def test_figures_of_no_rows_are_one_line(text, words, tmp_path, monkeypatch):
+    results = tmp_path / "rows.jsonl"
+    if text is not None:
+        results.write_text(text)
+    (tmp_path / "kernels.md").write_text("")
+    monkeypatch.setattr(sys, "argv", ["run.py", "--figures", str(results), "--docs", str(tmp_path)])
+    with pytest.raises(SystemExit, match=words):
+        guide.module("run").main()
+
+
 def test_figures_fill_the_table_between_the_marks_and_repeat(rows, tmp_path, monkeypatch):
     figures = guide.module("figures")
     results, page, plot = tmp_path / "guide.jsonl", tmp_path / "kernels.md", tmp_path / "kernels.svg"

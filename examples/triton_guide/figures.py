@@ -21,6 +21,8 @@ PATH = {
     ("step_13_one_launch", "one launch, two barriers"): "-",
 }
 
+NEEDED = {"step", "variant", "dtype", "V", "K", "gpu_us", "error", "device", "torch", "triton", "date"}
+
 Row = dict[str, Any]
 
 
@@ -28,12 +30,19 @@ def remake(results: Path, docs: Path) -> None:
     """Draw `kernels.svg` in the folder `docs` and replace what stands between the marks of its `kernels.md`.
 
     Raises:
-        FlashheatError: the text has not the two marks in this order, or the rows are none.
+        FlashheatError: a file cannot be read, the rows are none of `run.py`, or the text has not its two marks.
     """
-    rows = [json.loads(line) for line in results.read_text().splitlines() if line.strip()]
-    if not rows:
-        raise FlashheatError(f"the results must hold at least one row: {results} is empty; make it with run.py --out")
-    text = (docs / "kernels.md").read_text(encoding="utf-8")
+    try:
+        rows = [json.loads(line) for line in results.read_text().splitlines() if line.strip()]
+        text = (docs / "kernels.md").read_text(encoding="utf-8")
+    except OSError as error:
+        raise FlashheatError(f"the rows and kernels.md must be files: {error.filename}: {error.strerror}") from error
+    except ValueError as error:
+        raise FlashheatError(f"the results must hold one JSON object a line: {results}: {error}") from error
+    if not rows or not all(isinstance(row, dict) and row.keys() >= NEEDED for row in rows):
+        raise FlashheatError(
+            f"the results must be rows of run.py --out, each with {', '.join(sorted(NEEDED))}: {results}"
+        )
     before, begun, rest = text.partition(BEGIN)
     _, closed, after = rest.partition(END)
     if not (begun and closed):

@@ -7,6 +7,7 @@ python examples/triton_guide/run.py --figures guide.jsonl    # into docs/kernels
 import argparse
 import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from harness import rows
 
 from flashheat.bench.about import about
 from flashheat.bench.timing import require_cuda
+from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
 
 FOLDER = Path(__file__).parent
@@ -42,11 +44,14 @@ def main() -> None:
     parser.add_argument("--commit", default="", help="the commit that is measured, for the rows")
     parser.add_argument("--docs", type=Path, default=DOCS, help="the folder of kernels.md (default: %(default)s)")
     given = parser.parse_args()
-    if given.figures is not None:
-        remake(given.figures, given.docs)
-        return
-    require_cuda("the guide's table")
-    write_atomically(given.out, "".join(json.dumps(row) + "\n" for row in measure(given.commit)))
+    try:
+        if given.figures is not None:
+            remake(given.figures, given.docs)
+            return
+        require_cuda("the guide's table")
+        write_atomically(given.out, "".join(json.dumps(row) + "\n" for row in measure(given.commit)))
+    except FlashheatError as error:
+        sys.exit(f"run.py: {error}")
 
 
 if __name__ == "__main__":

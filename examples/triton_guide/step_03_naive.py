@@ -4,9 +4,9 @@ One program a tile of K x C, 32 x 32, 64 vertices a step, the whole of V in its 
 float32 before any cast; `torch.matmul` for the way back. The products are "tf32x3", which tensor cores do with the
 exactness of float32 (step 8).
 
-Look at: no array as large as the features is written on the way in, and yet it falls behind the five lines at about
-V = 6,000 on an H200. 16 programs keep 16 of 132 multiprocessors busy, and each walks V / 64 steps one after the other.
-What is missing is not fusion but parallelism over V: step 9.
+Look at: no array as large as the features is written on the way in, and yet it is behind the five lines at every size
+on an H200. 16 programs keep 16 of 132 multiprocessors busy, and each walks V / 64 steps one after the other. What is
+missing is not fusion but parallelism over V: step 9.
 """
 
 import triton

@@ -13,8 +13,8 @@ the finish, which gives the terms of `d_times` beside `u`. What has to be kept o
 
 Look at: the derivatives beside autograd's; `kept_bytes`, what each way keeps beyond its arguments; and on a GPU the
 wall time of a node that launches nothing. The table's times are forward + backward.
-Expected: saving s wins at every size. For small meshes autograd itself takes most of the wall time
-(docs/performance.md: 91 us of 259 at V = 1,000).
+Expected: saving s wins at every size. For small meshes autograd itself takes much of the wall time
+(docs/performance.md).
 """
 
 from collections.abc import Callable

@@ -76,16 +76,17 @@ def run(
     if proton:
         lines.append(_proton(what, vertices, k, c, precision, device, folder))
     words = f"flashheat profile {what} --vertices {vertices} --k {k} --c {c} --precision {precision} --plain"
-    return "\n".join([*lines, *outside(words)])
+    return "\n".join([*lines, *outside(what, words)])
 
 
-def outside(words: str) -> list[str]:
-    """What to type for the profilers that watch a process from outside."""
+def outside(what: str, words: str) -> list[str]:
+    """What to type for the profilers that watch a CUDA device from outside."""
+    of_kernel = f"--kernel-name regex:{_KERNEL} " if what == "op" else ""  # a step does not go through that kernel yet
     return [
-        "counters of one launch, from inside the hardware:",
-        f"  ncu --set full --kernel-name regex:{_KERNEL} --launch-skip 6 --launch-count 2 -o diffuse {words}",
+        "counters of single launches, from inside the hardware, on a CUDA device:",
+        f"  ncu --set full {of_kernel}--launch-skip 6 --launch-count 2 -o {what} {words}",
         "host and device on one time axis:",
-        f"  nsys profile --trace cuda,nvtx,osrt -o diffuse {words}",
+        f"  nsys profile --trace cuda,nvtx,osrt -o {what} {words}",
     ]
 
 

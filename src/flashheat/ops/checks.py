@@ -104,6 +104,11 @@ def _check_rank(name: str, tensor: Tensor, offsets: Tensor | None, layout: str) 
             f"`offsets` must be an int64 tensor [B + 1], from 0 to the number of rows of `{name}`: "
             f"got {offsets.dtype} {list(offsets.shape)}."
         )
+    if offsets is not None and offsets.device != tensor.device:
+        raise FlashheatError(
+            f"`offsets` and `{name}` must be on one device: got offsets on {offsets.device}, {name} on "
+            f"{tensor.device}. Move them with `offsets.to({name}.device)`."
+        )
     if offsets is not None and tensor.ndim != 2:
         raise FlashheatError(
             f"`{name}` must have two axes where `offsets` packs meshes along the first: "

@@ -16,7 +16,8 @@ CUBLAS = "cublas"
 _log = logging.getLogger("flashheat")
 _MAX_COLUMNS = 512
 _ONE_BLOCK = 128  # columns of the basis that the kernel keeps on chip at once
-_CUBLAS_FROM = {4: 2e10, 2: 5e10}  # V K K C, by bytes a number, from which cuBLAS beats the kernel on wider bases
+_CUBLAS_FROM = 2e10  # V K K C from which cuBLAS beats the kernel on wider bases
+_CUBLAS_FROM_BF16 = 5e10  # up to K = 256; beyond, the kernel's backward pass is the slower one from 2e10 on too
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _CUBLAS_DTYPES = (torch.float32, torch.bfloat16)  # a product of fp16 features and small areas would lose the latter
 
@@ -37,7 +38,8 @@ def path_of(evecs: Tensor, features: Tensor, offsets: Tensor | None) -> str | No
     if evecs.dtype not in _DTYPES or features.dtype not in _DTYPES or K == 0 or C == 0 or _n_meshes(evecs, offsets) < 1:
         return None
     wide = max(K, C) > _MAX_COLUMNS
-    if wide or (K > _ONE_BLOCK and rows * K * K * C > _CUBLAS_FROM[evecs.itemsize]):
+    cublas_from = _CUBLAS_FROM_BF16 if evecs.itemsize == 2 and K <= 2 * _ONE_BLOCK else _CUBLAS_FROM
+    if wide or (K > _ONE_BLOCK and rows * K * K * C > cublas_from):
         if offsets is None and evecs.dtype == features.dtype in _CUBLAS_DTYPES:
             return CUBLAS
         if wide:
