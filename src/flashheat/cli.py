@@ -374,6 +374,27 @@ def overhead(
 
 
 @bench.command()
+def operators(
+    out: Annotated[Path, typer.Option(help="JSON lines; cases measured again replace theirs.")],
+    commit: Annotated[str, typer.Option(help="Written into every line.")] = "",
+    vertices: Annotated[list[int], typer.Option(help="A size; again for more.")] = [10_000, 41_000, 164_000],  # noqa: B006
+    mesh: Annotated[list[Path], typer.Option(help="A mesh beside the sphere and the slivers; again for more.")] = [],  # noqa: B006
+    k_eig: Annotated[int, typer.Option(help="How many eigenpairs.")] = 128,
+    impl: Annotated[list[str], typer.Option(help="flashheat or eigsh (of SciPy).")] = ["flashheat", "eigsh"],  # noqa: B006
+) -> None:
+    """Time the lowest eigenpairs against SciPy's, at the same tolerance, on 1, 2, 4 and all threads.
+
+    Examples:
+
+    - `flashheat bench operators --out operators.jsonl --vertices 10000 --mesh fandisk.obj`
+    """
+    from flashheat.bench.eigenpairs import run
+
+    raise_on_ctrl_c()
+    run(out, commit, vertices, mesh, k_eig, impl)
+
+
+@bench.command()
 def figures(
     results: Annotated[Path, typer.Argument(help="What `bench ops` wrote.")],
     text: Annotated[Path, typer.Option(help="Markdown whose marked tables are replaced.")],

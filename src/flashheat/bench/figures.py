@@ -4,7 +4,7 @@ It is separate because it needs no GPU: a test holds the README to the rows besi
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ PEERS = ("eager", "compile", "max-autotune")
 Row = dict[str, Any]
 
 
-def read_rows(path: str | Path) -> list[Row]:
-    """The rows of one file of results, one JSON object a line.
+def read_rows(path: str | Path, needed: Sequence[str] = NEEDED) -> list[Row]:
+    """The rows of one file of results, one JSON object a line with the names that are needed.
 
     Raises:
         FlashheatError: the file is absent, or a line is no JSON object.
@@ -40,7 +40,7 @@ def read_rows(path: str | Path) -> list[Row]:
             f"the results must hold at least one row: {path} is empty; make it with flashheat bench ops"
         )
     for n, row in enumerate(rows, 1):
-        missing = [name for name in NEEDED if not isinstance(row, dict) or name not in row]
+        missing = [name for name in needed if not isinstance(row, dict) or name not in row]
         if missing:
             raise FlashheatError(f"a line of results must name its {', '.join(missing)}: {path}, row {n} does not")
     return rows

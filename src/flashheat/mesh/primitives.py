@@ -26,7 +26,7 @@ def icosphere(subdivisions: int = 3) -> Mesh:
         raise MeshError(f"icosphere needs subdivisions >= 0; got {subdivisions}")
     verts, faces = _icosahedron()
     for _ in range(subdivisions):
-        verts, faces = _split(verts, faces)
+        verts, faces = split(verts, faces)
         verts /= np.linalg.norm(verts, axis=1, keepdims=True)
     return Mesh(verts, faces, name=f"icosphere{subdivisions}")
 
@@ -92,7 +92,7 @@ def _icosahedron() -> tuple[np.ndarray, np.ndarray]:
     return verts / np.linalg.norm(verts[0]), faces
 
 
-def _split(verts: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def split(verts: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each triangle into four, with one new vertex in the middle of each edge."""
     edges = np.sort(faces[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2), axis=1)
     edges, which = np.unique(edges, axis=0, return_inverse=True)

@@ -19,7 +19,11 @@ BREAKDOWN = 1e-8  # a block that shrinks this much when it is orthogonalised hol
 
 
 def largest_eigenpairs(
-    apply: Callable[[np.ndarray], np.ndarray], start: np.ndarray, k: int, tolerance: float = 1e-10
+    apply: Callable[[np.ndarray], np.ndarray],
+    start: np.ndarray,
+    k: int,
+    tolerance: float = 1e-10,
+    most_steps: int = MOST_STEPS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k largest theta of `apply(u) = theta u`, descending, and their orthonormal u [n, k].
 
@@ -30,6 +34,7 @@ def largest_eigenpairs(
         start: [n, p] of full rank; eigenvalues of multiplicity up to p are all found.
         k: how many, at most about n / 3.
         tolerance: of the residuals, as a share of each theta (or rounding of the largest theta, if that is more).
+        most_steps: after how many blocks to give up.
 
     Raises:
         FlashheatError: when the residuals do not fall below the tolerance.
@@ -40,7 +45,7 @@ def largest_eigenpairs(
     capacity = min(n, 3 * k + 8 * p)
     Q, T, filled = np.empty((capacity, n)).T, np.zeros((capacity, capacity)), 0
     block, residuals = np.linalg.qr(start)[0], np.array([np.inf])
-    for step in range(MOST_STEPS):
+    for step in range(most_steps):
         new, filled = slice(filled, filled + p), filled + p
         Q[:, new] = block
         block, H, coupling = _orthogonalise(Q[:, :filled], apply(block))
@@ -56,7 +61,7 @@ def largest_eigenpairs(
             filled = min(k + 2 * p, filled - p)
             Q[:, :filled] = Q[:, : len(Y)] @ Y[:, :filled]
             T[:] = np.diag(np.pad(theta[:filled], (0, capacity - filled)))
-    raise FlashheatError(f"block Lanczos must converge in {MOST_STEPS} steps: the residual is {residuals.max():.1e}")
+    raise FlashheatError(f"block Lanczos must converge in {most_steps} steps: the residual is {residuals.max():.1e}")
 
 
 def _orthogonalise(Q: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,0 +1,189 @@
+"""How long the lowest eigenpairs of a mesh take, beside `scipy.sparse.linalg.eigsh`: `flashheat bench operators`.
+
+Each call runs in a process of its own, because BLAS reads its number of threads when it is loaded. Both sides are given
+L and the areas, the same tolerance in the same units, and their results are judged here, by code of neither.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flashheat.bench.about import about_cpu
+from flashheat.bench.figures import read_rows
+from flashheat.errors import FlashheatError
+from flashheat.files import write_atomically
+from flashheat.mesh import Mesh, icosphere
+from flashheat.mesh.primitives import split
+from flashheat.operators.geometry import usable_geometry
+from flashheat.operators.laplacian import laplacian_and_mass
+from flashheat.operators.spectrum import lowest_eigenpairs
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+_log = logging.getLogger("flashheat")
+
+TOLERANCE = 1e-5  # of the residual below, for both sides
+ARPACK_TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10, 0.0)  # the first that reaches it is timed
+SHIFT = 1e-8  # of L and of the solver, as DiffusionNet's own code has it
+MERIDIANS_A_PARALLEL = 16
+
+IMPLS = ("flashheat", "eigsh")
+
+Row = dict[str, Any]
+
+
+def run(
+    out: Path, commit: str, vertices: Sequence[int], files: Sequence[Path], k_eig: int, impls: Sequence[str]
+) -> None:
+    """Measure every mesh near every size by each implementation, row by row into a file of JSON lines.
+
+    Args:
+        out: the file; rows that are measured replace their older ones, all others stay.
+        commit: written into every row.
+        vertices: the sizes.
+        files: meshes, refined until they are as near to a size as they come; beside them a sphere and one of slivers.
+        k_eig: how many eigenpairs.
+        impls: of "flashheat" and "eigsh".
+
+    Raises:
+        FlashheatError: an implementation is unknown, a mesh cannot be read, or a result of flashheat misses the tolerance (its
+            row is left out). A row of eigsh says what it reached at best.
+    """
+    for impl in impls:
+        if impl not in IMPLS:
+            raise FlashheatError(f"an implementation must be one of {', '.join(IMPLS)}; it is {impl!r}")
+    bodies = {path.stem: Mesh.read(path) for path in files}
+    rows: list[Row] = read_rows(out, needed=("bench", "mesh", "V", "K", "impl", "threads")) if out.exists() else []
+    wrong = []
+    for mesh_name, mesh in _meshes(vertices, bodies):
+        system = _assembled(mesh)
+        for impl in impls:
+            for threads in _threads():
+                with _threads_of_a_child(threads), ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                    found = pool.submit(measure, impl, *system, k_eig).result()
+                case = {"bench": "operators", "mesh": mesh_name, "V": mesh.n_verts, "K": k_eig, "impl": impl}
+                case |= {"threads": threads}
+                _log.info("%s", ", ".join(f"{name} {value}" for name, value in (case | found).items()))
+                if impl == "flashheat" and not found["residual"] <= TOLERANCE:
+                    wrong.append(f"{mesh_name}, {mesh.n_verts} vertices: {found['residual']:.1e}")
+                    continue
+                rows = [row for row in rows if any(row.get(name) != value for name, value in case.items())]
+                rows.append(case | found | about_cpu(commit))
+                write_atomically(out, "".join(json.dumps(row) + "\n" for row in rows))
+    if wrong:
+        raise FlashheatError(f"flashheat's residuals must be at most {TOLERANCE:.0e}: {'; '.join(wrong)}")
+
+
+def measure(impl: str, L: scipy.sparse.csr_array, mass: np.ndarray, labels: np.ndarray, k_eig: int) -> Row:
+    """Seconds, largest residual, peak memory of the process, and what solved it."""
+    if impl == "flashheat":
+        start = time.perf_counter()
+        found = lowest_eigenpairs(L, mass, labels, k_eig, "native")
+        seconds, solver, residual = (
+            time.perf_counter() - start,
+            found.solver,
+            _residual(L, mass, found.evals, found.evecs),
+        )
+    else:
+        for tolerance in ARPACK_TOLERANCES:
+            start = time.perf_counter()
+            evals, evecs = _eigsh(L, mass, k_eig, tolerance)
+            seconds, solver, residual = (
+                time.perf_counter() - start,
+                f"tol {tolerance:.0e}",
+                _residual(L, mass, evals, evecs),
+            )
+            if residual <= TOLERANCE:
+                break
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"seconds": round(seconds, 3), "residual": residual, "peak_bytes": peak, "solver": solver}
+
+
+def _eigsh(L: scipy.sparse.csr_array, mass: np.ndarray, k_eig: int, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+    import scipy.sparse
+    from scipy.sparse.linalg import eigsh
+
+    A = (L + SHIFT * scipy.sparse.eye_array(len(mass))).tocsc()
+    M = scipy.sparse.diags_array(mass).tocsc()
+    evals, evecs = eigsh(A, k=k_eig, M=M, sigma=SHIFT, tol=tolerance, v0=np.random.default_rng(0).random(len(mass)))
+    return evals, evecs
+
+
+def _residual(L: scipy.sparse.csr_array, mass: np.ndarray, evals: np.ndarray, evecs: np.ndarray) -> float:
+    """`max_k |L phi - lambda M phi|_{M^-1} / (|phi|_M max(lambda_k, 4 pi / area))`, over vertices with area."""
+    on = mass > 0
+    size = np.sqrt((mass[:, None] * evecs**2).sum(0))
+    off = (L @ evecs - mass[:, None] * evecs * evals)[on] / np.sqrt(mass[on])[:, None]
+    return float((np.linalg.norm(off, axis=0) / size / np.maximum(evals, 4 * np.pi / mass.sum())).max())
+
+
+def _assembled(mesh: Mesh) -> tuple[scipy.sparse.csr_array, np.ndarray, np.ndarray]:
+    """`L, mass, labels` of a mesh in unit size."""
+    from scipy.sparse.csgraph import connected_components
+
+    L, mass = laplacian_and_mass(usable_geometry(mesh.verts, mesh.faces, "native"), "native")
+    return L, mass, connected_components(L, directed=False)[1]
+
+
+def _meshes(vertices: Sequence[int], bodies: dict[str, Mesh]) -> Iterator[tuple[str, Mesh]]:
+    for V in vertices:
+        yield "icosphere", icosphere(max(1, round(np.log(V / 10) / np.log(4))))
+        yield "slivers", _sphere_of_slivers(V)
+        for name, mesh in bodies.items():
+            yield name, _refined(mesh, V)
+
+
+def _sphere_of_slivers(V: int) -> Mesh:
+    """Parallels and many more meridians: near the poles triangles are hundreds of times longer than wide."""
+    n_parallels = max(2, round(np.sqrt(V / MERIDIANS_A_PARALLEL)))
+    n = MERIDIANS_A_PARALLEL * n_parallels
+    polar, azimuth = np.pi * np.arange(1, n_parallels + 1) / (n_parallels + 1), 2 * np.pi * np.arange(n) / n
+    ring = np.stack([np.cos(azimuth), np.sin(azimuth), np.zeros(n)], 1)
+    body = np.sin(polar)[:, None, None] * ring + np.cos(polar)[:, None, None] * np.array([0, 0, 1.0])
+    verts = np.concatenate([body.reshape(-1, 3), [[0, 0, 1.0], [0, 0, -1.0]]])
+    a = np.arange(n_parallels * n).reshape(n_parallels, n)
+    b = np.roll(a, -1, axis=1)
+    north, south = np.full(n, a.size), np.full(n, a.size + 1)
+    corners = [
+        (a[:-1], a[1:], b[1:]), (a[:-1], b[1:], b[:-1]), (north, a[0], b[0]), (south, b[-1], a[-1]),
+    ]  # fmt: skip
+    return Mesh(verts, np.concatenate([np.stack(of, -1).reshape(-1, 3) for of in corners]))
+
+
+def _refined(mesh: Mesh, V: int) -> Mesh:
+    """Each triangle cut into four, until the number of vertices is nearest to V."""
+    while mesh.n_verts < V / 2:
+        mesh = Mesh(*split(mesh.verts, mesh.faces))
+    return mesh
+
+
+def _threads() -> list[int]:
+    n = os.cpu_count() or 1
+    return sorted({t for t in (1, 2, 4, n) if t <= n})
+
+
+@contextmanager
+def _threads_of_a_child(n: int) -> Iterator[None]:
+    """A process that starts meanwhile has `n` threads for BLAS."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(n)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
