@@ -12,7 +12,8 @@ from flashheat.errors import FlashheatError
 from flashheat.ops import diffuse_reference
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "h200" / "ops.jsonl"
+RESULTS = ROOT / "benchmarks" / "results"
+GPU = RESULTS / "h200" / "ops.jsonl"
 
 
 def row(impl: str, gpu_us: float, **other) -> dict:
@@ -20,11 +21,14 @@ def row(impl: str, gpu_us: float, **other) -> dict:
     return {**case, "impl": impl, "gpu_us": gpu_us, "floor_us": 1.0, **other}
 
 
-@pytest.mark.parametrize("text", ["README.md", "docs/performance.md"])
-def test_the_tables_of_a_text_are_of_the_rows(text):
+@pytest.mark.parametrize(
+    ("text", "results"),
+    [("README.md", GPU), ("docs/performance.md", GPU), ("docs/operators.md", RESULTS / "cpu" / "operators.jsonl")],
+)
+def test_the_tables_of_a_text_are_of_the_rows(text, results):
     written = (ROOT / text).read_text()
-    again = figures.insert(written, figures.read_rows(RESULTS))
-    assert again == written, f"run `flashheat bench figures {RESULTS.relative_to(ROOT)} --text {text}`"
+    again = figures.insert(written, figures.read_rows(results))
+    assert again == written, f"run `flashheat bench figures {results.relative_to(ROOT)} --text {text}`"
 
 
 def test_a_ratio_of_the_cublas_path_is_marked_and_ragged_batches_have_their_own_table():
@@ -57,7 +61,7 @@ def test_a_text_without_marks_and_a_file_without_rows_are_refused(tmp_path):
         figures.read_rows(tmp_path / "bad.jsonl")
     for line in ('{"bench": "ops", "V": 1000}', "[1]"):
         (tmp_path / "odd.jsonl").write_text(line)
-        with pytest.raises(FlashheatError, match=r"must name its .*precision.* row 1"):
+        with pytest.raises(FlashheatError, match=r"must name its (bench|.*precision).* row 1"):
             figures.read_rows(tmp_path / "odd.jsonl")
 
 
@@ -120,5 +124,5 @@ def test_what_fails_leaves_the_text_as_it_was(tmp_path, content, picture):
     text.write_bytes(b"<!-- figures: begin -->\nold\n<!-- figures: end -->" + content)
     before = text.read_bytes()
     with pytest.raises(FlashheatError, match="must be UTF-8 and the plot an SVG or PNG"):
-        figures.remake(RESULTS, text, None if picture is None else tmp_path / picture)
+        figures.remake(GPU, text, None if picture is None else tmp_path / picture)
     assert text.read_bytes() == before

@@ -200,6 +200,17 @@ def test_a_sliver_does_not_excuse_wrong_eigenvectors_elsewhere(monkeypatch: pyte
         lowest_eigenpairs(*_path_with_a_vertex_of_almost_no_area(), np.zeros(20, int), 5, "native")
 
 
+def test_a_filter_that_begins_too_low_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="flashheat")
+    evals = compute_operators(icosphere(4), 60, dtype=F64).evals
+    assert "without a filter" not in caplog.text
+    monkeypatch.setattr("flashheat.operators.spectrum.WEYL", 0.5)
+    torch.testing.assert_close(compute_operators(icosphere(4), 60, dtype=F64).evals, evals, rtol=1e-9, atol=0)
+    assert "without a filter" in caplog.text
+
+
 def test_a_sphere_stretched_by_1e5_has_the_spectrum_of_a_needle(shared_data: Path) -> None:
     mesh = Mesh.read(shared_data / "meshes" / "broken" / "anisotropic_1e5.off")
     half_length = np.ptp(mesh.verts, axis=0).max() / 2

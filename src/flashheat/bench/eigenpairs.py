@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flashheat")
 
 TOLERANCE = 1e-5  # of the residual below, for both sides
-ARPACK_TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10, 0.0)  # the first that reaches it is timed
+ARPACK_TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10, 0.0)  # the first that reaches it counts
 SHIFT = 1e-8  # of L and of the solver, as DiffusionNet's own code has it
 MERIDIANS_A_PARALLEL = 16
 
@@ -59,14 +59,14 @@ def run(
         impls: of "flashheat" and "eigsh".
 
     Raises:
-        FlashheatError: an implementation is unknown, a mesh cannot be read, or a result of flashheat misses the tolerance (its
-            row is left out). A row of eigsh says what it reached at best.
+        FlashheatError: an implementation is unknown, a mesh cannot be read, or a result of flashheat misses the
+            tolerance (its row is left out). A row of eigsh says what it reached at best.
     """
     for impl in impls:
         if impl not in IMPLS:
             raise FlashheatError(f"an implementation must be one of {', '.join(IMPLS)}; it is {impl!r}")
     bodies = {path.stem: Mesh.read(path) for path in files}
-    rows: list[Row] = read_rows(out, needed=("bench", "mesh", "V", "K", "impl", "threads")) if out.exists() else []
+    rows: list[Row] = read_rows(out) if out.exists() else []
     wrong = []
     for mesh_name, mesh in _meshes(vertices, bodies):
         system = _assembled(mesh)
@@ -89,27 +89,29 @@ def run(
 
 def measure(impl: str, L: scipy.sparse.csr_array, mass: np.ndarray, labels: np.ndarray, k_eig: int) -> Row:
     """Seconds, largest residual, peak memory of the process, and what solved it."""
-    if impl == "flashheat":
-        start = time.perf_counter()
-        found = lowest_eigenpairs(L, mass, labels, k_eig, "native")
-        seconds, solver, residual = (
-            time.perf_counter() - start,
-            found.solver,
-            _residual(L, mass, found.evals, found.evecs),
-        )
-    else:
-        for tolerance in ARPACK_TOLERANCES:
-            start = time.perf_counter()
-            evals, evecs = _eigsh(L, mass, k_eig, tolerance)
-            seconds, solver, residual = (
-                time.perf_counter() - start,
-                f"tol {tolerance:.0e}",
-                _residual(L, mass, evals, evecs),
-            )
-            if residual <= TOLERANCE:
-                break
+    seconds, residual, solver = _ours(L, mass, labels, k_eig) if impl == "flashheat" else _theirs(L, mass, k_eig)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"seconds": round(seconds, 3), "residual": residual, "peak_bytes": peak, "solver": solver}
+
+
+def _ours(L: scipy.sparse.csr_array, mass: np.ndarray, labels: np.ndarray, k_eig: int) -> tuple[float, float, str]:
+    start = time.perf_counter()
+    found = lowest_eigenpairs(L, mass, labels, k_eig, "native")
+    return time.perf_counter() - start, _residual(L, mass, found.evals, found.evecs), found.solver
+
+
+def _theirs(L: scipy.sparse.csr_array, mass: np.ndarray, k_eig: int) -> tuple[float, float, str]:
+    """By the loosest tolerance that suffices; where none does, by that of the smallest residual."""
+    tried = []
+    for tolerance in ARPACK_TOLERANCES:
+        start = time.perf_counter()
+        evals, evecs = _eigsh(L, mass, k_eig, tolerance)
+        tried.append((time.perf_counter() - start, _residual(L, mass, evals, evecs), f"tol {tolerance:.0e}"))
+        if tried[-1][1] <= TOLERANCE:
+            return tried[-1]
+        if len(tried) > 1 and tried[-1][1] > 0.9 * tried[-2][1]:  # it is not the tolerance that limits
+            break
+    return min(tried, key=lambda of: (round(np.log10(of[1]), 1), of[0]))
 
 
 def _eigsh(L: scipy.sparse.csr_array, mass: np.ndarray, k_eig: int, tolerance: float) -> tuple[np.ndarray, np.ndarray]:

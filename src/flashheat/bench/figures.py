@@ -4,7 +4,7 @@ It is separate because it needs no GPU: a test holds the README to the rows besi
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,17 @@ from flashheat.files import write_atomically
 SIZES = (1_000, 4_000, 8_000, 16_000, 64_000, 256_000, 1_000_000)
 CLASSES = ("highest", "high", "bf16")
 PASSES = {"forward": "forward", "both": "forward + backward"}
-NEEDED = ("bench", "pass", "V", "K", "C", "B", "precision", "impl", "gpu_us", "floor_us")
+NEEDED = {
+    "ops": ("pass", "V", "K", "C", "B", "precision", "impl", "gpu_us", "floor_us"),
+    "operators": ("mesh", "V", "K", "impl", "threads", "seconds", "residual"),
+}
 PEERS = ("eager", "compile", "max-autotune")
 
 Row = dict[str, Any]
 
 
-def read_rows(path: str | Path, needed: Sequence[str] = NEEDED) -> list[Row]:
-    """The rows of one file of results, one JSON object a line with the names that are needed.
+def read_rows(path: str | Path) -> list[Row]:
+    """The rows of one file of results, one JSON object a line, of a benchmark that is known, with what it needs.
 
     Raises:
         FlashheatError: the file is absent, or a line is no JSON object.
@@ -40,7 +43,8 @@ def read_rows(path: str | Path, needed: Sequence[str] = NEEDED) -> list[Row]:
             f"the results must hold at least one row: {path} is empty; make it with flashheat bench ops"
         )
     for n, row in enumerate(rows, 1):
-        missing = [name for name in needed if not isinstance(row, dict) or name not in row]
+        known = isinstance(row, dict) and row.get("bench") in NEEDED
+        missing = [name for name in NEEDED[row["bench"]] if name not in row] if known else ["bench"]
         if missing:
             raise FlashheatError(f"a line of results must name its {', '.join(missing)}: {path}, row {n} does not")
     return rows
@@ -118,7 +122,26 @@ def ragged_table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-TABLES = {"figures": table, "columns": column_table, "ragged": ragged_table}
+def eigenpair_table(rows: list[Row]) -> str:
+    """Markdown: seconds of each side on its best number of threads, their ratio, and the residuals reached."""
+    lines = _head(["mesh", "V", "flashheat, s", "eigsh, s", "ratio", "residual", "of eigsh"])
+    for V, mesh in sorted({(row["V"], row["mesh"]) for row in rows}):
+        here = [row for row in rows if _is(row, V=V, mesh=mesh)]
+        ours, theirs = (
+            min((row for row in here if row["impl"] == impl), key=lambda row: row["seconds"], default=None)
+            for impl in ("flashheat", "eigsh")
+        )
+        if ours and theirs:
+            figures = [
+                f"{ours['seconds']:.2f}",
+                f"{theirs['seconds']:.2f}",
+                f"{theirs['seconds'] / ours['seconds']:.1f}",
+            ]
+            lines.append(_line([mesh, f"{V:,}", *figures, f"{ours['residual']:.0e}", f"{theirs['residual']:.0e}"]))
+    return "\n".join(lines)
+
+
+TABLES = {"figures": table, "columns": column_table, "ragged": ragged_table, "eigenpairs": eigenpair_table}
 
 
 def insert(text: str, rows: list[Row]) -> str:
