@@ -109,7 +109,7 @@ def _theirs(L: scipy.sparse.csr_array, mass: np.ndarray, k_eig: int) -> tuple[fl
         tried.append((time.perf_counter() - start, _residual(L, mass, evals, evecs), f"tol {tolerance:.0e}"))
         if tried[-1][1] <= TOLERANCE:
             return tried[-1]
-        if len(tried) > 1 and tried[-1][1] > 0.9 * tried[-2][1]:  # it is not the tolerance that limits
+        if len(tried) > 2 and tried[-1][1] > 0.9 * tried[-3][1]:  # it is not the tolerance that limits
             break
     return min(tried, key=lambda of: (round(np.log10(of[1]), 1), of[0]))
 
