@@ -277,13 +277,13 @@ def _shift_invert(
     start = np.random.default_rng(0).standard_normal((n, BLOCK))
     if known.shape[1] == 0:
         start[:, :1] = component.null
-    U = _of_the_inverse(apply, project(start), k, 1 / (cut + sigma))
+    U = _filtered_lanczos(apply, project(start), k, 1 / (cut + sigma))
     inverse_U = apply(U)
     theta, turn = (part[..., ::-1] for part in np.linalg.eigh(U.T @ inverse_U))
     return 1 / theta - sigma, _orthonormal(inverse_U @ turn / theta)
 
 
-def _of_the_inverse(apply: Solve, start: np.ndarray, k: int, theta_cut: float) -> np.ndarray:
+def _filtered_lanczos(apply: Solve, start: np.ndarray, k: int, theta_cut: float) -> np.ndarray:
     """The eigenvectors [n, k] of the k largest eigenvalues of `apply`, which should lie above `theta_cut`.
 
     A Chebyshev polynomial holds all that is below between -1 and 1 and lets grow what is above: Lanczos then needs
