@@ -63,6 +63,9 @@ def test_a_text_without_marks_and_a_file_without_rows_are_refused(tmp_path):
         (tmp_path / "odd.jsonl").write_text(line)
         with pytest.raises(FlashheatError, match=r"must name its (bench|.*precision).* row 1"):
             figures.read_rows(tmp_path / "odd.jsonl")
+    (tmp_path / "guide.jsonl").write_text('{"bench": "guide"}')
+    with pytest.raises(FlashheatError, match=r"tables are made of bench ops or operators: .* row 1 is of 'guide'"):
+        figures.read_rows(tmp_path / "guide.jsonl")
 
 
 def test_the_plot_is_a_picture_that_repeats(tmp_path):

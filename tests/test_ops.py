@@ -286,9 +286,15 @@ def test_what_is_no_tensor_is_refused_by_name():
         diffuse(**case, offsets=torch.tensor([0, 63], device="meta"))
 
 
-def test_an_integer_or_complex_argument_is_refused_by_name():
+def test_an_integer_complex_or_float8_argument_is_refused_by_name():
     case = CASES["one mesh"]
     x, *rest = case.tensors(*DIFFUSE_ARGUMENTS)
-    for bad in (x.long(), x.to(torch.complex128)):
+    for bad in (x.long(), x.to(torch.complex128), x.to(torch.float8_e4m3fn)):
         with pytest.raises(FlashheatError, match=r"`x` must be a real floating-point tensor"):
             diffuse(bad, *rest)
+
+
+def test_tensors_without_numbers_are_refused():
+    tensors = [t.to("meta") for t in CASES["one mesh"].tensors(*DIFFUSE_ARGUMENTS)]
+    with pytest.raises(FlashheatError, match=r"`x` must hold numbers: it is on the meta device"):
+        diffuse(*tensors)

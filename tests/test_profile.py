@@ -38,14 +38,18 @@ def test_proton_says_where_it_cannot_run(tmp_path):
 
 
 def test_our_kernel_has_its_bytes_flops_and_share_of_the_floor():
-    device = torch.autograd.DeviceType.CUDA
+    def event(key: str, count: int, us: float, device: str = "CUDA", is_range: bool = False) -> SimpleNamespace:
+        of = getattr(torch.autograd.DeviceType, device)
+        return SimpleNamespace(
+            key=key, count=count, self_device_time_total=us, device_type=of, is_user_annotation=is_range
+        )
+
     events = [
-        SimpleNamespace(key="diffuse_kernel", count=20, self_device_time_total=400.0, device_type=device),
-        SimpleNamespace(key="flashheat op", count=10, self_device_time_total=900.0, device_type=device),
-        SimpleNamespace(
-            key="aten::mul", count=9, self_device_time_total=5.0, device_type=torch.autograd.DeviceType.CPU
-        ),
-        SimpleNamespace(key="a_copy", count=1, self_device_time_total=100.0, device_type=device),
+        event("diffuse_kernel", 20, 400.0),
+        event("flashheat op", 10, 900.0, is_range=True),
+        event("Optimizer.step#Adam.step", 10, 300.0, is_range=True),
+        event("aten::mul", 9, 5.0, device="CPU"),
+        event("a_copy", 1, 100.0),
     ]
     rows = profile.kernels(events, "cuda", {"bytes": 24.6e6, "flops": 1.05e9, "floor_us": 5.0})
     assert [row["name"] for row in rows] == ["diffuse_kernel", "a_copy"]

@@ -102,8 +102,7 @@ def kernels(averages: Any, device: str, floor: dict[str, float] | None) -> list[
     rows = []
     for event in averages:
         us = event.self_cpu_time_total if on_cpu else event.self_device_time_total
-        is_range = event.key.startswith("flashheat") or event.key.startswith("ProfilerStep")
-        if us <= 0 or is_range or (not on_cpu and event.device_type == torch.autograd.DeviceType.CPU):
+        if us <= 0 or event.is_user_annotation or (not on_cpu and event.device_type == torch.autograd.DeviceType.CPU):
             continue
         row = {"name": event.key, "calls": event.count, "us_a_call": us / event.count, "us": us}
         if floor is not None and event.key == _KERNEL:

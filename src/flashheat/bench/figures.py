@@ -43,8 +43,10 @@ def read_rows(path: str | Path) -> list[Row]:
             f"the results must hold at least one row: {path} is empty; make it with flashheat bench ops"
         )
     for n, row in enumerate(rows, 1):
-        known = isinstance(row, dict) and row.get("bench") in NEEDED
-        missing = [name for name in NEEDED[row["bench"]] if name not in row] if known else ["bench"]
+        bench = row.get("bench") if isinstance(row, dict) else None
+        if bench is not None and bench not in NEEDED:
+            raise FlashheatError(f"tables are made of bench {' or '.join(NEEDED)}: {path}, row {n} is of {bench!r}")
+        missing = [name for name in NEEDED[bench] if name not in row] if bench else ["bench"]
         if missing:
             raise FlashheatError(f"a line of results must name its {', '.join(missing)}: {path}, row {n} does not")
     return rows

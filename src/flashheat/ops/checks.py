@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flashheat.errors import FlashheatError
 
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _ANOTHER_MESH = "Were the operators computed for another mesh?"
 
 
@@ -86,8 +87,12 @@ def _check_common(**tensors: Tensor) -> None:
             raise FlashheatError(
                 f"`{name}` must be a torch.Tensor: got {type(tensor).__name__}. Make it one, by torch.as_tensor."
             )
-        if not tensor.is_floating_point():
-            raise FlashheatError(f"`{name}` must be a real floating-point tensor: got {tensor.dtype}.")
+        if tensor.dtype not in _DTYPES:
+            raise FlashheatError(
+                f"`{name}` must be a real floating-point tensor of 16 bits or more: got {tensor.dtype}."
+            )
+        if tensor.device.type == "meta":
+            raise FlashheatError(f"`{name}` must hold numbers: it is on the meta device. FakeTensorMode traces shapes.")
     for name in others:
         if tensors[name].device != tensors[first].device:
             raise FlashheatError(
@@ -127,4 +132,4 @@ def _a_mesh(offsets: Tensor | None, evecs: Tensor) -> str:
 
 
 def _shapes(**tensors: Tensor) -> str:
-    return ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
+    return ", ".join([f"{name} {list(tensor.shape)}" for name, tensor in tensors.items()])
