@@ -87,17 +87,24 @@ def run(
         raise FlashheatError(f"flashheat's residuals must be at most {TOLERANCE:.0e}: {'; '.join(wrong)}")
 
 
-def measure(impl: str, L: scipy.sparse.csr_array, mass: np.ndarray, labels: np.ndarray, k_eig: int) -> Row:
+def measure(
+    impl: str, L: scipy.sparse.csr_array, mass: np.ndarray, points: np.ndarray, labels: np.ndarray, k_eig: int
+) -> Row:
     """Seconds, largest residual, peak memory of the process, and what solved it."""
-    seconds, residual, solver = _ours(L, mass, labels, k_eig) if impl == "flashheat" else _theirs(L, mass, k_eig)
+    seconds, residual, solver = (
+        _ours(L, mass, points, labels, k_eig) if impl == "flashheat" else _theirs(L, mass, k_eig)
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"seconds": round(seconds, 3), "residual": residual, "peak_bytes": peak, "solver": solver}
 
 
-def _ours(L: scipy.sparse.csr_array, mass: np.ndarray, labels: np.ndarray, k_eig: int) -> tuple[float, float, str]:
+def _ours(
+    L: scipy.sparse.csr_array, mass: np.ndarray, points: np.ndarray, labels: np.ndarray, k_eig: int
+) -> tuple[float, float, str]:
     start = time.perf_counter()
-    found = lowest_eigenpairs(L, mass, labels, k_eig, "native")
-    return time.perf_counter() - start, _residual(L, mass, found.evals, found.evecs), found.solver
+    found = lowest_eigenpairs(L, mass, points, labels, k_eig, "native")
+    seconds = time.perf_counter() - start
+    return seconds, _residual(L, mass, found.evals.numpy(), found.evecs.numpy()), found.solver
 
 
 def _theirs(L: scipy.sparse.csr_array, mass: np.ndarray, k_eig: int) -> tuple[float, float, str]:
@@ -132,12 +139,13 @@ def _residual(L: scipy.sparse.csr_array, mass: np.ndarray, evals: np.ndarray, ev
     return float((np.linalg.norm(off, axis=0) / size / np.maximum(evals, 4 * np.pi / mass.sum())).max())
 
 
-def _assembled(mesh: Mesh) -> tuple[scipy.sparse.csr_array, np.ndarray, np.ndarray]:
-    """`L, mass, labels` of a mesh in unit size."""
+def _assembled(mesh: Mesh) -> tuple[scipy.sparse.csr_array, np.ndarray, np.ndarray, np.ndarray]:
+    """`L, mass, points, labels` of a mesh in unit size."""
     from scipy.sparse.csgraph import connected_components
 
-    L, mass = laplacian_and_mass(usable_geometry(mesh.verts, mesh.faces, "native"), "native")
-    return L, mass, connected_components(L, directed=False)[1]
+    geometry = usable_geometry(mesh.verts, mesh.faces, "native")
+    L, mass = laplacian_and_mass(geometry, "native")
+    return L, mass, geometry.verts, connected_components(L, directed=False)[1]
 
 
 def _meshes(vertices: Sequence[int], bodies: dict[str, Mesh]) -> Iterator[tuple[str, Mesh]]:

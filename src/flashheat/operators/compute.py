@@ -58,7 +58,7 @@ def compute_operators(
         convention: "native" is scale-free; "diffusion_net" reproduces the original's constants, for published weights.
         frames: [V, 3, 3] rows tangent X, tangent Y, normal, when they are known.
         normals: [V, 3] of any length, when they are known and frames are not.
-        device: where the result goes.
+        device: where the eigenpairs are found and the result goes; a CUDA device needs no sparse solver on the CPU.
         dtype: of the result.
 
     Raises:
@@ -79,10 +79,10 @@ def compute_operators(
     labels = _components(geometry, L)
     axes = _frames(geometry, frames, normals)
     gradX, gradY = gradients(geometry, axes, convention)
-    spectrum = lowest_eigenpairs(L, mass, labels, k_eig, convention)
+    spectrum = lowest_eigenpairs(L, mass, geometry.verts, labels, k_eig, convention, device or "cpu")
     faces = torch.from_numpy(np.array(mesh.faces, dtype=np.int64).reshape(-1, 3))
     operators = Operators(
-        mass=_scaled(mass, geometry.scale**2, dtype, "mass"),
+        mass=_scaled(torch.from_numpy(mass), geometry.scale**2, dtype, "mass"),
         evals=_scaled(spectrum.evals, geometry.scale**-2, dtype, "evals"),
         evecs=_scaled(spectrum.evecs, 1 / geometry.scale, dtype, "evecs"),
         L=CSR.from_scipy(L),
@@ -93,7 +93,7 @@ def compute_operators(
         edges=torch.from_numpy(unique_edges(faces.numpy())),
         k_valid=torch.tensor([spectrum.k_valid]),
         n_components=torch.tensor([len(np.unique(labels[mass > 0]))]),
-        residuals=torch.from_numpy(spectrum.residuals),
+        residuals=spectrum.residuals,
         solver=(spectrum.solver,),
         convention=convention,
     )
@@ -111,13 +111,13 @@ def _components(geometry: Geometry, L: scipy.sparse.csr_array) -> np.ndarray:
     return connected_components(L, directed=False)[1]
 
 
-def _scaled(values: np.ndarray, factor: float, dtype: torch.dtype, name: str) -> Tensor:
+def _scaled(values: Tensor, factor: float, dtype: torch.dtype, name: str) -> Tensor:
     """Values in the mesh's own unit of length.
 
     Raises:
         MeshError: when the largest of them overflows or vanishes in `dtype`.
     """
-    scaled = torch.from_numpy(values * factor)
+    scaled = values * factor
     largest, limits = float(scaled.abs().max()), torch.finfo(dtype)
     if values.any() and not limits.tiny <= largest <= limits.max:
         raise MeshError(
