@@ -17,7 +17,7 @@ GPU = RESULTS / "h200" / "ops.jsonl"
 
 
 def row(impl: str, gpu_us: float, **other) -> dict:
-    case = {"pass": "forward", "V": 1_000, "K": 128, "C": 128, "B": 1, "precision": "high"}
+    case = {"bench": "ops", "pass": "forward", "V": 1_000, "K": 128, "C": 128, "B": 1, "precision": "high"}
     return {**case, "impl": impl, "gpu_us": gpu_us, "floor_us": 1.0, **other}
 
 
@@ -66,6 +66,15 @@ def test_a_text_without_marks_and_a_file_without_rows_are_refused(tmp_path):
     (tmp_path / "guide.jsonl").write_text('{"bench": "guide"}')
     with pytest.raises(FlashheatError, match=r"tables are made of bench ops or operators: .* row 1 is of 'guide'"):
         figures.read_rows(tmp_path / "guide.jsonl")
+
+
+def test_a_table_without_rows_stays_as_it_is():
+    text = "<!-- figures: begin -->\nold\n<!-- figures: end -->\n<!-- ragged: begin -->\nkept\n<!-- ragged: end -->"
+    changed = figures.insert(text, [row("eager", 2.0), row("flashheat", 1.0)])
+    assert "old" not in changed
+    assert "kept" in changed
+    with pytest.raises(FlashheatError, match="must be those of a table of the text"):
+        figures.insert(text, [row("eager", 2.0)])
 
 
 def test_the_plot_is_a_picture_that_repeats(tmp_path):

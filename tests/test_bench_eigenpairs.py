@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 
 from flashheat.bench import eigenpairs, figures
 from flashheat.errors import FlashheatError
@@ -32,8 +33,24 @@ def test_a_wrong_result_of_ours_is_no_row(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(FlashheatError, match="residuals must be at most"):
         eigenpairs.run(tmp_path / "o.jsonl", "", [200], [], 4, ["flashheat"])
     assert not (tmp_path / "o.jsonl").exists()
-    with pytest.raises(FlashheatError, match="implementation must be one of flashheat, eigsh; it is 'arpack'"):
+    with pytest.raises(FlashheatError, match="implementation must be one of flashheat, cuda, eigsh; it is 'arpack'"):
         eigenpairs.run(tmp_path / "o.jsonl", "", [200], [], 4, ["arpack"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+def test_without_a_device_cuda_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FlashheatError, match="implementation cuda needs a CUDA device"):
+        eigenpairs.run(tmp_path / "o.jsonl", "", [200], [], 4, ["cuda"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_row_names_it(tmp_path: Path) -> None:
+    eigenpairs.run(tmp_path / "o.jsonl", "", [2500], [], 40, ["cuda"])
+    rows = figures.read_rows(tmp_path / "o.jsonl")
+    assert {(row["impl"], row["solver"], row["device"]) for row in rows} == {
+        ("cuda", "subspace-multifrontal", torch.cuda.get_device_name())
+    }
 
 
 def test_the_residual_is_that_of_the_definition() -> None:

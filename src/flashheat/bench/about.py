@@ -9,20 +9,28 @@ import torch
 
 
 def about(commit: str) -> dict[str, str]:
-    """Device, versions, commit and date, to be merged into a row measured on a GPU.
+    """Device, versions, commit and date, to be merged into a row of kernels on a GPU.
 
     Args:
         commit: the commit that was measured.
     """
-    versions = {"torch": torch.__version__, "triton": metadata.version("triton")}
-    return {"device": torch.cuda.get_device_name(), **versions, **_when(commit)}
+    return {"device": torch.cuda.get_device_name(), **_versions("torch", "triton"), **_when(commit)}
+
+
+def about_gpu(commit: str) -> dict[str, str]:
+    """The same for a row of operators on a GPU."""
+    return {"device": torch.cuda.get_device_name(), **_versions("torch", "numpy", "scipy"), **_when(commit)}
 
 
 def about_cpu(commit: str) -> dict[str, str]:
-    """The same for a row measured on the CPU; a package that is not installed has no version."""
-    packages = [name for name in ("numpy", "scipy", "cholespy") if util.find_spec(name)]
-    versions = {name: metadata.version(name) for name in packages}
-    return {"device": f"{os.cpu_count()} cores, {platform.machine()}", **versions, **_when(commit)}
+    """The same for a row of operators on the CPU."""
+    device = f"{os.cpu_count()} cores, {platform.machine()}"
+    return {"device": device, **_versions("numpy", "scipy", "cholespy"), **_when(commit)}
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    """Of those that are installed."""
+    return {name: metadata.version(name) for name in packages if util.find_spec(name)}
 
 
 def _when(commit: str) -> dict[str, str]:

@@ -58,13 +58,17 @@ def operators(
     vertices: Annotated[list[int], typer.Option(help="A size; again for more.")] = [10_000, 41_000, 164_000],  # noqa: B006
     mesh: Annotated[list[Path], typer.Option(help="A mesh beside the sphere and the slivers; again for more.")] = [],  # noqa: B006
     k_eig: Annotated[int, typer.Option(help="How many eigenpairs.")] = 128,
-    impl: Annotated[list[str], typer.Option(help="flashheat or eigsh (of SciPy).")] = ["flashheat", "eigsh"],  # noqa: B006
+    impl: Annotated[list[str], typer.Option(help="flashheat, cuda or eigsh.")] = ["flashheat", "eigsh"],  # noqa: B006
 ) -> None:
-    """Time the lowest eigenpairs against SciPy's, at the same tolerance, on 1, 2, 4 and all threads.
+    """Time the lowest eigenpairs against SciPy's (eigsh), at the same tolerance, on 1, 2, 4 and all threads.
+
+    flashheat is ours on the CPU, cuda ours on a GPU.
 
     Examples:
 
     - `flashheat bench operators --out operators.jsonl --vertices 10000 --mesh fandisk.obj`
+
+    - `flashheat bench operators --out operators.jsonl --impl cuda --impl eigsh`
     """
     from flashheat.bench.eigenpairs import run
 

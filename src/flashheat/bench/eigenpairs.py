@@ -11,24 +11,27 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from flashheat.bench.about import about_cpu
+from flashheat.bench.about import about_cpu, about_gpu
 from flashheat.bench.figures import read_rows
+from flashheat.bench.timing import require_cuda
 from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
 from flashheat.mesh import Mesh, icosphere
 from flashheat.mesh.primitives import split
 from flashheat.operators.geometry import usable_geometry
 from flashheat.operators.laplacian import laplacian_and_mass
-from flashheat.operators.spectrum import lowest_eigenpairs
+from flashheat.operators.spectrum import Spectrum, lowest_eigenpairs
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -40,7 +43,7 @@ ARPACK_TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10, 0.0)  # the firs
 SHIFT = 1e-8  # of L and of the solver, as DiffusionNet's own code has it
 MERIDIANS_A_PARALLEL = 16
 
-IMPLS = ("flashheat", "eigsh")
+IMPLS = ("flashheat", "cuda", "eigsh")
 
 Row = dict[str, Any]
 
@@ -56,7 +59,7 @@ def run(
         vertices: the sizes.
         files: meshes, refined until they are as near to a size as they come; beside them a sphere and one of slivers.
         k_eig: how many eigenpairs.
-        impls: of "flashheat" and "eigsh".
+        impls: of "flashheat" (on the CPU), "cuda" (flashheat on a CUDA device) and "eigsh".
 
     Raises:
         FlashheatError: an implementation is unknown, a mesh cannot be read, or a result of flashheat misses the
@@ -65,23 +68,25 @@ def run(
     for impl in impls:
         if impl not in IMPLS:
             raise FlashheatError(f"an implementation must be one of {', '.join(IMPLS)}; it is {impl!r}")
+    if "cuda" in impls:
+        require_cuda("implementation cuda")
     bodies = {path.stem: Mesh.read(path) for path in files}
     rows: list[Row] = read_rows(out) if out.exists() else []
     wrong = []
     for mesh_name, mesh in _meshes(vertices, bodies):
         system = _assembled(mesh)
         for impl in impls:
-            for threads in _threads():
+            for threads in _threads() if impl != "cuda" else _threads()[-1:]:
                 with _threads_of_a_child(threads), ProcessPoolExecutor(1, get_context("spawn")) as pool:
                     found = pool.submit(measure, impl, *system, k_eig).result()
                 case = {"bench": "operators", "mesh": mesh_name, "V": mesh.n_verts, "K": k_eig, "impl": impl}
                 case |= {"threads": threads}
                 _log.info("%s", ", ".join(f"{name} {value}" for name, value in (case | found).items()))
-                if impl == "flashheat" and not found["residual"] <= TOLERANCE:
+                if impl != "eigsh" and not found["residual"] <= TOLERANCE:
                     wrong.append(f"{mesh_name}, {mesh.n_verts} vertices: {found['residual']:.1e}")
                     continue
                 rows = [row for row in rows if any(row.get(name) != value for name, value in case.items())]
-                rows.append(case | found | about_cpu(commit))
+                rows.append(case | found | (about_gpu(commit) if impl == "cuda" else about_cpu(commit)))
                 write_atomically(out, "".join(json.dumps(row) + "\n" for row in rows))
     if wrong:
         raise FlashheatError(f"flashheat's residuals must be at most {TOLERANCE:.0e}: {'; '.join(wrong)}")
@@ -91,20 +96,29 @@ def measure(
     impl: str, L: scipy.sparse.csr_array, mass: np.ndarray, points: np.ndarray, labels: np.ndarray, k_eig: int
 ) -> Row:
     """Seconds, largest residual, peak memory of the process, and what solved it."""
-    seconds, residual, solver = (
-        _ours(L, mass, points, labels, k_eig) if impl == "flashheat" else _theirs(L, mass, k_eig)
-    )
+    if impl == "eigsh":
+        seconds, residual, solver = _theirs(L, mass, k_eig)
+    else:
+        of = partial(lowest_eigenpairs, L, mass, points, labels, k_eig, "native")
+        seconds, residual, solver = _ours(of, L, mass, impl)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"seconds": round(seconds, 3), "residual": residual, "peak_bytes": peak, "solver": solver}
 
 
 def _ours(
-    L: scipy.sparse.csr_array, mass: np.ndarray, points: np.ndarray, labels: np.ndarray, k_eig: int
+    find: Callable[..., Spectrum], L: scipy.sparse.csr_array, mass: np.ndarray, impl: str
 ) -> tuple[float, float, str]:
+    """On a CUDA device the second call counts: in the first one CUDA and its libraries are loaded."""
+    if impl == "cuda":
+        find = partial(find, device="cuda")
+        find()
+        torch.cuda.synchronize()
     start = time.perf_counter()
-    found = lowest_eigenpairs(L, mass, points, labels, k_eig, "native")
+    found = find()
+    if impl == "cuda":
+        torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    return seconds, _residual(L, mass, found.evals.numpy(), found.evecs.numpy()), found.solver
+    return seconds, _residual(L, mass, found.evals.cpu().numpy(), found.evecs.cpu().numpy()), found.solver
 
 
 def _theirs(L: scipy.sparse.csr_array, mass: np.ndarray, k_eig: int) -> tuple[float, float, str]:

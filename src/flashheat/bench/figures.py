@@ -4,7 +4,8 @@ It is separate because it needs no GPU: a test holds the README to the rows besi
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,36 +125,51 @@ def ragged_table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def eigenpair_table(rows: list[Row]) -> str:
-    """Markdown: seconds of each side on its best number of threads, their ratio, and the residuals reached."""
+def eigenpair_table(rows: list[Row], impl: str = "flashheat") -> str:
+    """Markdown: seconds of flashheat and of eigsh on their best number of threads, their ratio, the residuals reached.
+
+    Args:
+        rows: of the benchmark of operators.
+        impl: "flashheat" on the CPU, or "cuda".
+    """
     lines = _head(["mesh", "V", "flashheat, s", "eigsh, s", "ratio", "residual", "of eigsh"])
     for V, mesh in sorted({(row["V"], row["mesh"]) for row in rows}):
         here = [row for row in rows if _is(row, V=V, mesh=mesh)]
         ours, theirs = (
-            min((row for row in here if row["impl"] == impl), key=lambda row: row["seconds"], default=None)
-            for impl in ("flashheat", "eigsh")
+            min((row for row in here if row["impl"] == of), key=lambda row: row["seconds"], default=None)
+            for of in (impl, "eigsh")
         )
-        if ours and theirs:
-            figures = [
-                f"{ours['seconds']:.2f}",
-                f"{theirs['seconds']:.2f}",
-                f"{theirs['seconds'] / ours['seconds']:.1f}",
-            ]
-            lines.append(_line([mesh, f"{V:,}", *figures, f"{ours['residual']:.0e}", f"{theirs['residual']:.0e}"]))
+        if ours:
+            of_theirs = (
+                (f"{theirs['seconds']:.2f}", f"{theirs['seconds'] / ours['seconds']:.1f}") if theirs else ("", "")
+            )
+            reached = f"{ours['residual']:.0e}", f"{theirs['residual']:.0e}" if theirs else ""
+            lines.append(_line([mesh, f"{V:,}", f"{ours['seconds']:.3g}", *of_theirs, *reached]))
     return "\n".join(lines)
 
 
-TABLES = {"figures": table, "columns": column_table, "ragged": ragged_table, "eigenpairs": eigenpair_table}
+TABLES: dict[str, tuple[str, Callable[[list[Row]], str]]] = {  # the mark in a text: the benchmark, and what makes it
+    "figures": ("ops", table),
+    "columns": ("ops", column_table),
+    "ragged": ("ops", ragged_table),
+    "eigenpairs": ("operators", eigenpair_table),
+    "eigenpairs-cuda": ("operators", partial(eigenpair_table, impl="cuda")),
+}
+
+
+def _has_figures(made: str) -> bool:
+    """Whether any line below the head has a digit after its first cell."""
+    return any(any(map(str.isdigit, "".join(line.split("|")[2:]))) for line in made.splitlines()[2:])
 
 
 def insert(text: str, rows: list[Row]) -> str:
-    """`text` with what stands between the marks of each of `TABLES` replaced.
+    """`text` with what stands between the marks of each of `TABLES` replaced; a table without a row stays as it is.
 
     Raises:
-        FlashheatError: no table has its two marks there, or one has but one of them.
+        FlashheatError: no table has its two marks there, or one has but one of them, or none has a row.
     """
-    found = 0
-    for name, make in TABLES.items():
+    found, marked = 0, False
+    for name, (bench, make) in TABLES.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         if begin not in text and end not in text:
             continue
@@ -161,7 +177,13 @@ def insert(text: str, rows: list[Row]) -> str:
         _, closed, after = rest.partition(end)
         if not closed:
             raise FlashheatError(f"the text must have the lines {begin} and {end} in this order: mend them")
-        text, found = f"{before}{begin}\n{make(rows)}\n{end}{after}", found + 1
+        marked, made = True, make([row for row in rows if row["bench"] == bench])
+        if _has_figures(made):
+            text, found = f"{before}{begin}\n{made}\n{end}{after}", found + 1
+    if marked and not found:
+        raise FlashheatError(
+            "the rows must be those of a table of the text: there is none for any; the text is as it was"
+        )
     if not found:
         marks = ", ".join(f"<!-- {name}: begin -->" for name in TABLES)
         raise FlashheatError(f"the text must mark a table by one of {marks} and the end mark: add them")
