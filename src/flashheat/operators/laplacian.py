@@ -68,10 +68,12 @@ def cotangent(verts: np.ndarray, faces: np.ndarray, epsilon: float = 0.0) -> sci
         doubled_area = np.linalg.norm(np.cross(to_i, to_j), axis=1) + epsilon
         halves.append(0.5 * np.einsum("fc,fc->f", to_i, to_j) / doubled_area)
         ends.append(np.stack([i, j]))
-    half, (i, j) = np.concatenate(halves), np.concatenate(ends, axis=1)
-    rows, columns = np.concatenate([i, j, i, j]), np.concatenate([j, i, i, j])
-    values = np.concatenate([-half, -half, half, half])
-    return scipy.sparse.coo_array((values, (rows, columns)), shape=(len(verts), len(verts))).tocsr()
+    V, half, (i, j) = len(verts), np.concatenate(halves), np.concatenate(ends, axis=1)
+    diagonal, own = np.bincount(i, half, V) + np.bincount(j, half, V), np.flatnonzero(np.bincount(faces.ravel()))
+    rows, columns = np.concatenate([i, j, own]), np.concatenate([j, i, own])
+    return scipy.sparse.coo_array(
+        (np.concatenate([-half, -half, diagonal[own]]), (rows, columns)), shape=(V, V)
+    ).tocsr()
 
 
 def vertex_areas(verts: np.ndarray, faces: np.ndarray) -> np.ndarray:
@@ -83,24 +85,27 @@ def vertex_areas(verts: np.ndarray, faces: np.ndarray) -> np.ndarray:
 
 def is_manifold(faces: np.ndarray) -> bool:
     """At most two faces at each edge, and one fan of faces around each vertex."""
-    n = int(faces.max()) + 1
-    corners = np.arange(faces.size).reshape(-1, 3)
-    sides = np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]])
-    ends = np.concatenate([corners[:, [0, 1]], corners[:, [1, 2]], corners[:, [2, 0]]])
-    ends = np.take_along_axis(ends, np.argsort(sides, axis=1), axis=1)
-    _, edge, count = np.unique(np.sort(sides, axis=1) @ np.array([n, 1]), return_inverse=True, return_counts=True)
-    return count.max() <= 2 and _n_fans(ends, edge, faces.size) == len(np.unique(faces))
+    n, corners = int(faces.max()) + 1, np.arange(faces.size).reshape(-1, 3)
+    tail, tip = faces.ravel(), np.roll(faces, -1, axis=1).ravel()
+    edge = np.minimum(tail, tip) * n + np.maximum(tail, tip)
+    order = np.argsort(edge)
+    edge = edge[order]
+    if (edge[2:] == edge[:-2]).any():
+        return False
+    at_tail, at_tip = corners.ravel(), np.roll(corners, -1, axis=1).ravel()
+    ends = np.where(tail < tip, [at_tail, at_tip], [at_tip, at_tail])[:, order]
+    paired = np.flatnonzero(edge[1:] == edge[:-1])
+    return _n_groups(ends[:, paired].ravel(), ends[:, paired + 1].ravel(), faces.size) == np.count_nonzero(
+        np.bincount(tail)
+    )
 
 
-def _n_fans(ends: np.ndarray, edge: np.ndarray, n_corners: int) -> int:
-    """How many groups the corners of faces form when two faces at an edge join their corners at both its ends."""
+def _n_groups(one: np.ndarray, other: np.ndarray, n: int) -> int:
+    """How many groups n things form when one and other are joined: corners of faces, at both ends of a shared edge."""
     import scipy.sparse
     from scipy.sparse.csgraph import connected_components
 
-    order = np.argsort(edge, kind="stable")
-    paired = np.flatnonzero(np.diff(edge[order]) == 0)
-    rows, columns = ends[order[paired]].ravel(), ends[order[paired + 1]].ravel()
-    joined = scipy.sparse.coo_array((np.ones(len(rows)), (rows, columns)), shape=(n_corners, n_corners))
+    joined = scipy.sparse.coo_array((np.ones(len(one), np.int8), (one, other)), shape=(n, n))
     return int(connected_components(joined.tocsr(), directed=False)[0])
 
 
