@@ -23,7 +23,12 @@ def row(impl: str, gpu_us: float, **other) -> dict:
 
 @pytest.mark.parametrize(
     ("text", "results"),
-    [("README.md", GPU), ("docs/performance.md", GPU), ("docs/operators.md", RESULTS / "cpu" / "operators.jsonl")],
+    [
+        ("README.md", GPU),
+        ("docs/performance.md", GPU),
+        ("docs/operators.md", RESULTS / "cpu" / "operators.jsonl"),
+        ("docs/operators.md", RESULTS / "h200" / "operators.jsonl"),
+    ],
 )
 def test_the_tables_of_a_text_are_of_the_rows(text, results):
     written = (ROOT / text).read_text()

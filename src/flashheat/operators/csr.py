@@ -75,8 +75,9 @@ class CSR:
 
     def to_torch(self) -> Tensor:
         """The same matrix as a torch.sparse_csr tensor, which shares these arrays."""
-        with warnings.catch_warnings():  # torch says once a process that CSR is in beta: no news to a user of ours
+        with warnings.catch_warnings():  # torch says so once a process: no news to a user of ours
             warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta state", UserWarning)
+            warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled", UserWarning)
             return torch.sparse_csr_tensor(
                 self.indptr, self.indices, self.values, self.shape, dtype=self.values.dtype, check_invariants=False
             )

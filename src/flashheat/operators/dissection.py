@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-LEAF = 96  # about how many rows a cell that is not cut further may have
+LEAF = 384  # about how many rows a cell that is not cut further may have: on a GPU few levels count more than few sums
+TILT = ((0.93, 0.29, 0.22), (-0.31, 0.94, 0.13), (-0.17, -0.19, 0.97))  # no flat part of a CAD model is across these
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Dissection:
 
 
 def dissect(points: Tensor, i: Tensor, j: Tensor, root: Tensor, n_roots: int) -> Dissection:
-    """Cut each cell at the median of its longest side, until it is small.
+    """Cut each cell at the median of its longest side, in tilted coordinates, until it is small.
 
     The rows of one half that are joined to the other become the separator: of that half where they are fewer.
 
@@ -46,6 +47,7 @@ def dissect(points: Tensor, i: Tensor, j: Tensor, root: Tensor, n_roots: int) ->
 
     Source: George, "Nested dissection of a regular finite element mesh", 1973; here by coordinates.
     """
+    points = points @ torch.tensor(TILT, dtype=points.dtype, device=points.device).mT
     n, cell, free = len(points), root, torch.ones_like(root, dtype=torch.bool)
     depth = max(0, math.ceil(math.log2(max(n, 1) / n_roots / LEAF)))
     level = torch.full_like(cell, depth)
