@@ -5,18 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 from torch import Tensor
 
 from flashheat import Mesh, compute_operators
-from flashheat.bench.eigenpairs import _sphere_of_slivers
+from flashheat.bench.eigenpairs import sphere_of_slivers
 from flashheat.mesh import icosphere
-from flashheat.operators import dissection, spectrum
+from flashheat.operators import CSR, dissection, spectrum
+from flashheat.operators.captured import Captured
 from flashheat.operators.dissection import Dissection, dissect
 from flashheat.operators.laplacian import cotangent
 from flashheat.operators.multifrontal import analyse, factorise, solve
-from flashheat.operators.subspace import lowest_by_subspace
+from flashheat.operators.subspace import SHIFT, lowest_by_subspace
 
 F64 = torch.float64
 DEVICES = [
@@ -30,9 +30,16 @@ DEVICES = [
 
 def system(mesh: Mesh, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Dense `L + I`, positions, and the entries of it: rows, columns, values."""
-    L = (cotangent(mesh.verts, mesh.faces) + scipy.sparse.eye_array(mesh.n_verts)).tocoo()
-    i, j, values = (torch.from_numpy(of).to(device) for of in (L.row.astype(int), L.col.astype(int), L.data))
-    return torch.from_numpy(L.toarray()).to(device), torch.from_numpy(mesh.verts).to(device), i, j, values
+    verts, itself = torch.from_numpy(mesh.verts), torch.arange(mesh.n_verts)
+    i, j, values = cotangent(verts, torch.from_numpy(mesh.faces))
+    i, j, values = (
+        torch.cat([i, itself]),
+        torch.cat([j, itself]),
+        torch.cat([values, torch.ones(len(itself), dtype=F64)]),
+    )
+    (L,) = CSR.from_entries(i, j, [values], mesh.n_verts)
+    dense = torch.from_numpy(L.to_scipy().toarray())
+    return tuple(of.to(device) for of in (dense, verts, L.rows(), L.indices, L.values))
 
 
 def cut(points: Tensor, i: Tensor, j: Tensor) -> Dissection:
@@ -55,7 +62,7 @@ def flat() -> Mesh:
 BODIES = {
     "sphere": icosphere(3),
     "a sphere in one cell": icosphere(1),
-    "slivers": _sphere_of_slivers(900),
+    "slivers": sphere_of_slivers(900),
     "two bodies and a point": two_bodies_and_a_point(),
     "flat": flat(),
     "all at one place": Mesh(np.zeros((642, 3)), np.zeros((0, 3), int)),
@@ -114,6 +121,16 @@ def test_one_pattern_serves_many_values_and_refuses_those_that_are_not_positive(
         factorise(pattern, -values)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_captured_function_does_the_same(device: str) -> None:
+    a = torch.randn(30, 30, dtype=F64, device=device)
+    function = Captured(lambda x: (a @ x).sin())
+    for n in (4, 4, 4, 9, 4):
+        x = torch.randn(30, n, dtype=F64, device=device)
+        assert torch.equal(function(x), (a @ x).sin())
+    assert (function.graph is not None) == (device == "cuda")
+
+
 SPECTRA = {
     "like a surface": torch.arange(600.0, dtype=F64),
     "each eight times": torch.arange(600, dtype=F64) // 8,
@@ -128,15 +145,18 @@ def test_the_lowest_of_spectra_that_are_unkind(name: str, cut_factor: float) -> 
     evals, k, m = SPECTRA[name], 40, 56
     rng = torch.Generator().manual_seed(1)
     Q = torch.linalg.qr(torch.randn(600, 600, dtype=F64, generator=rng)).Q
-    shift = cut_factor * float(evals[m])
-    start = torch.randn(600, m, dtype=F64, generator=rng)
+    scales = torch.tensor([1.0, 7.0], dtype=F64)  # a batch of two
+    evals = scales[:, None] * evals
+    shift = SHIFT * cut_factor * evals[:, m]
+    start = torch.randn(600, m, dtype=F64, generator=rng).expand(2, -1, -1)
+    known = Q[:, :1].expand(2, -1, -1)
     found, U = lowest_by_subspace(
-        lambda x: Q @ (evals[:, None] * (Q.T @ x)), lambda x: Q @ ((Q.T @ x) / (evals + shift)[:, None]),
-        Q[:, :1], start, k - 1, shift, shift, 1.0,
+        lambda x: Q @ (evals[..., None] * (Q.T @ x)), lambda x: Q @ ((Q.T @ x) / (evals + shift[:, None])[..., None]),
+        shift, scales, known, start, k - 1,
     )  # fmt: skip
-    torch.testing.assert_close(found, evals[1:k], rtol=1e-7, atol=1e-7)
-    torch.testing.assert_close(U.T @ U, torch.eye(k - 1, dtype=F64), rtol=0, atol=1e-12)
-    assert (Q[:, :1].T @ U).abs().max() < 1e-12
+    torch.testing.assert_close(found, evals[:, 1:k], rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(U.mT @ U, torch.eye(k - 1, dtype=F64).expand(2, -1, -1), rtol=0, atol=1e-12)
+    assert (known.mT @ U).abs().max() < 1e-12
 
 
 def test_where_passes_stall_the_next_solver_is_tried(
@@ -159,7 +179,7 @@ def rna(shared_data: Path) -> Mesh:
 def test_eigenpairs_by_subspace_are_those_of_lanczos(
     name: str, convention: str, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mesh = {"sphere": icosphere(4), "slivers": _sphere_of_slivers(2500)}.get(name) or rna(shared_data)
+    mesh = {"sphere": icosphere(4), "slivers": sphere_of_slivers(2500)}.get(name) or rna(shared_data)
     k = 60
     by_lanczos = compute_operators(mesh, k, convention, dtype=F64)
     of_all = spectrum._solvers
@@ -184,7 +204,7 @@ def test_eigenpairs_by_subspace_are_those_of_lanczos(
 def test_on_a_gpu_they_are_those_of_the_cpu_and_repeat(name: str, convention: str, shared_data: Path) -> None:
     if name == "rna" and not shared_data.exists():
         pytest.skip("needs the real meshes")
-    mesh = {"sphere": icosphere(4), "slivers": _sphere_of_slivers(2500)}.get(name) or rna(shared_data)
+    mesh = {"sphere": icosphere(4), "slivers": sphere_of_slivers(2500)}.get(name) or rna(shared_data)
     of = partial(compute_operators, mesh, 60, convention, dtype=F64)
     there, here = of(device="cuda"), of()
     assert there.evecs.is_cuda

@@ -14,7 +14,7 @@ import torch
 
 from flashheat.errors import FlashheatError
 from flashheat.mesh import Mesh, ellipsoid, icosphere
-from flashheat.operators import Operators, OperatorStore, compute_operators, store
+from flashheat.operators import Operators, OperatorStore, compute_operators, compute_operators_of_many, store
 
 BODY = ellipsoid((1.0, 0.8, 0.5), 2)
 
@@ -58,6 +58,25 @@ def test_computes_once_and_reads_afterwards(tmp_path: Path, monkeypatch: pytest.
     assert torch.equal(first.evecs, again.evecs)
     assert torch.equal(first.gradY.values, again.gradY.values)
     assert kept.get(BODY, 20, device="cpu").device.type == "cpu"
+
+
+def test_many_are_read_where_they_are_and_the_others_computed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, meshes = OperatorStore(tmp_path), [icosphere(2), BODY, icosphere(1), BODY]
+    before = kept.get(BODY, 8)
+    asked = []
+    monkeypatch.setattr(
+        store, "compute_operators_of_many", lambda of, *args: asked.extend(of) or compute_operators_of_many(of, *args)
+    )
+    found = kept.get_many(meshes, 8)
+    assert [mesh.n_verts for mesh in asked] == [162, 42]
+    assert [of.n_verts for of in found] == [162, 162, 42, 162]
+    assert torch.equal(found[1].evecs, before.evecs)
+    assert torch.equal(kept.get(meshes[2], 8).evecs, found[2].evecs)
+    asked.clear()
+    assert len(kept.get_many(meshes, 8)) == 4
+    assert asked == []
 
 
 def test_the_key_holds_every_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from flashheat.errors import FlashheatError
 from flashheat.mesh.primitives import icosphere, torus
+from flashheat.operators import Operators, OperatorStore
 from flashheat.train import precompute
+from flashheat.train.precompute import _each_on_device, mesh_files
 from flashheat.workers import KILLED, each
 from tests.test_data_folder import write_off
 from tests.worker_tasks import fail_or_die
@@ -49,6 +52,44 @@ def test_two_workers_fill_the_store_as_one_does(tmp_path):
     assert names(tmp_path / "two") == names(tmp_path / "one")
     with pytest.raises(FlashheatError, match="number of workers"):
         precompute([tmp_path], k_eig=6, store=str(tmp_path / "one"), workers=0)
+
+
+@pytest.mark.parametrize("vertices_at_once", [50, 500_000])
+def test_groups_on_a_device_fill_the_store_whatever_fails(tmp_path, monkeypatch, vertices_at_once):
+    for n, mesh in enumerate((icosphere(1), torus(12, 8), icosphere(2))):
+        write_off(tmp_path / f"{n}.off", mesh.verts, mesh.faces)
+    (tmp_path / "broken.off").write_text("OFF\n3 1 0\n")
+    write_off(tmp_path / "line.off", [[0, 0, 0], [1, 0, 0], [2, 0, 0]], [[0, 1, 2]])
+    monkeypatch.setitem(_each_on_device.__globals__, "MESHES_AT_ONCE", 3)
+    monkeypatch.setitem(_each_on_device.__globals__, "VERTICES_AT_ONCE", vertices_at_once)
+    store = OperatorStore(tmp_path / "grouped")
+    found = dict(_each_on_device(mesh_files(tmp_path), 6, store, 2, "cpu"))
+    assert {file.name for file, why in found.items() if why} == {"broken.off", "line.off"}
+    assert "none with area" in found[tmp_path / "line.off"]
+    assert len(found) == 5
+    precompute([tmp_path], k_eig=6, store=str(tmp_path / "one"))
+    assert names(tmp_path / "grouped") == names(tmp_path / "one")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+def test_a_device_that_is_not_there_is_told_before_any_work(tmp_path):
+    write_off(tmp_path / "0.off", icosphere(1).verts, icosphere(1).faces)
+    with pytest.raises(FlashheatError, match="cuda"):
+        precompute([tmp_path], store=str(tmp_path / "store"), device="cuda")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_the_store_holds_what_the_cpu_would_find(tmp_path):
+    write_off(tmp_path / "0.off", icosphere(3).verts, icosphere(3).faces)
+    assert precompute([tmp_path], k_eig=16, store=str(tmp_path / "gpu"), device="cuda") == {}
+    assert precompute([tmp_path], k_eig=16, store=str(tmp_path / "cpu")) == {}
+    (name,) = names(tmp_path / "gpu")
+    assert names(tmp_path / "cpu") == {name}
+    there, here = (Operators.load(tmp_path / of / name) for of in ("gpu", "cpu"))
+    assert "subspace" in there.solver[0]
+    torch.testing.assert_close(there.evecs, here.evecs, rtol=0, atol=1e-4)
 
 
 def names(folder: Path) -> set[str]:

@@ -110,17 +110,19 @@ def precompute(
     k_eig: Annotated[int, typer.Option(help="Eigenpairs of each mesh.")] = 128,
     store: StoreOption = "",
     workers: Annotated[int, typer.Option(help="Meshes to work on at once, a process each.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, or cuda: there, many meshes at once.")] = "cpu",
 ) -> None:
     """Compute the operators of meshes ahead of training; what the store has is not computed again.
 
     Examples:
 
     - `flashheat precompute meshes --k-eig 64 --workers 4`
+    - `flashheat precompute meshes --device cuda`
     """
     from flashheat.train import precompute as run
 
     raise_on_ctrl_c()
-    failures = run(meshes, k_eig, store, workers)
+    failures = run(meshes, k_eig, store, workers, device=device)
     for file, why in failures.items():
         typer.echo(f"failed: {file}: {why}", err=True)
     if failures:
@@ -290,9 +292,6 @@ def tune(
 
     - `flashheat tune --vertices 5000 --vertices 20000 --k 128 --c 64 --precision half`
     """
-    from flashheat.bench.timing import require_cuda
-
-    require_cuda("tuning")  # before triton is imported, which may be absent then
     from flashheat.bench.tune import run
 
     raise_on_ctrl_c()

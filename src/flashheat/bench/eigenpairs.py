@@ -11,16 +11,16 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from flashheat.bench.about import about_cpu, about_gpu
 from flashheat.bench.figures import read_rows
@@ -29,8 +29,10 @@ from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
 from flashheat.mesh import Mesh, icosphere
 from flashheat.mesh.primitives import split
+from flashheat.operators.csr import CSR
 from flashheat.operators.geometry import usable_geometry
 from flashheat.operators.laplacian import laplacian_and_mass
+from flashheat.operators.segments import connected
 from flashheat.operators.spectrum import Spectrum, lowest_eigenpairs
 
 if TYPE_CHECKING:
@@ -46,6 +48,15 @@ MERIDIANS_A_PARALLEL = 16
 IMPLS = ("flashheat", "cuda", "eigsh")
 
 Row = dict[str, Any]
+
+
+class System(NamedTuple):
+    """What is to be solved, of a mesh in unit size."""
+
+    L: CSR
+    mass: Tensor
+    points: Tensor
+    labels: Tensor
 
 
 def run(
@@ -78,7 +89,7 @@ def run(
         for impl in impls:
             for threads in _threads() if impl != "cuda" else _threads()[-1:]:
                 with _threads_of_a_child(threads), ProcessPoolExecutor(1, get_context("spawn")) as pool:
-                    found = pool.submit(measure, impl, *system, k_eig).result()
+                    found = pool.submit(measure, impl, system, k_eig).result()
                 case = {"bench": "operators", "mesh": mesh_name, "V": mesh.n_verts, "K": k_eig, "impl": impl}
                 case |= {"threads": threads}
                 _log.info("%s", ", ".join(f"{name} {value}" for name, value in (case | found).items()))
@@ -92,33 +103,35 @@ def run(
         raise FlashheatError(f"flashheat's residuals must be at most {TOLERANCE:.0e}: {'; '.join(wrong)}")
 
 
-def measure(
-    impl: str, L: scipy.sparse.csr_array, mass: np.ndarray, points: np.ndarray, labels: np.ndarray, k_eig: int
-) -> Row:
+def measure(impl: str, system: System, k_eig: int) -> Row:
     """Seconds, largest residual, peak memory of the process, and what solved it."""
     if impl == "eigsh":
-        seconds, residual, solver = _theirs(L, mass, k_eig)
+        seconds, residual, solver = _theirs(system.L.to_scipy(), system.mass.numpy(), k_eig)
     else:
-        of = partial(lowest_eigenpairs, L, mass, points, labels, k_eig, "native")
-        seconds, residual, solver = _ours(of, L, mass, impl)
+        seconds, residual, solver = _ours(system, k_eig, "cuda" if impl == "cuda" else "cpu")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"seconds": round(seconds, 3), "residual": residual, "peak_bytes": peak, "solver": solver}
 
 
-def _ours(
-    find: Callable[..., Spectrum], L: scipy.sparse.csr_array, mass: np.ndarray, impl: str
-) -> tuple[float, float, str]:
+def _ours(system: System, k_eig: int, device: str) -> tuple[float, float, str]:
     """On a CUDA device the second call counts: in the first one CUDA and its libraries are loaded."""
-    if impl == "cuda":
-        find = partial(find, device="cuda")
-        find()
-        torch.cuda.synchronize()
+    if device == "cuda":
+        _found(system, k_eig, device)
     start = time.perf_counter()
-    found = find()
-    if impl == "cuda":
-        torch.cuda.synchronize()
+    found = _found(system, k_eig, device)
     seconds = time.perf_counter() - start
-    return seconds, _residual(L, mass, found.evals.cpu().numpy(), found.evecs.cpu().numpy()), found.solver
+    evals, evecs = found.evals[0].cpu().numpy(), found.evecs.cpu().numpy()
+    return seconds, _residual(system.L.to_scipy(), system.mass.numpy(), evals, evecs), found.solver[0]
+
+
+def _found(system: System, k_eig: int, device: str) -> Spectrum:
+    """From arrays on the CPU, as eigsh takes them, to eigenpairs on the device."""
+    L = system.L.map(lambda of: of.to(device))
+    mass, points, labels = (of.to(device) for of in (system.mass, system.points, system.labels))
+    found = lowest_eigenpairs(L, mass, points, labels, torch.zeros_like(labels), k_eig, "native")
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return found
 
 
 def _theirs(L: scipy.sparse.csr_array, mass: np.ndarray, k_eig: int) -> tuple[float, float, str]:
@@ -153,24 +166,22 @@ def _residual(L: scipy.sparse.csr_array, mass: np.ndarray, evals: np.ndarray, ev
     return float((np.linalg.norm(off, axis=0) / size / np.maximum(evals, 4 * np.pi / mass.sum())).max())
 
 
-def _assembled(mesh: Mesh) -> tuple[scipy.sparse.csr_array, np.ndarray, np.ndarray, np.ndarray]:
-    """`L, mass, points, labels` of a mesh in unit size."""
-    from scipy.sparse.csgraph import connected_components
-
-    geometry = usable_geometry(mesh.verts, mesh.faces, "native")
+def _assembled(mesh: Mesh) -> System:
+    faces = torch.from_numpy(mesh.faces)
+    geometry = usable_geometry(torch.from_numpy(mesh.verts), faces, [mesh.n_verts], "native")
     L, mass = laplacian_and_mass(geometry, "native")
-    return L, mass, geometry.verts, connected_components(L, directed=False)[1]
+    return System(L, mass, geometry.verts, connected(L.rows(), L.indices, mesh.n_verts))
 
 
 def _meshes(vertices: Sequence[int], bodies: dict[str, Mesh]) -> Iterator[tuple[str, Mesh]]:
     for V in vertices:
         yield "icosphere", icosphere(max(1, round(np.log(V / 10) / np.log(4))))
-        yield "slivers", _sphere_of_slivers(V)
+        yield "slivers", sphere_of_slivers(V)
         for name, mesh in bodies.items():
             yield name, _refined(mesh, V)
 
 
-def _sphere_of_slivers(V: int) -> Mesh:
+def sphere_of_slivers(V: int) -> Mesh:
     """Parallels and many more meridians: near the poles triangles are hundreds of times longer than wide."""
     n_parallels = max(2, round(np.sqrt(V / MERIDIANS_A_PARALLEL)))
     n = MERIDIANS_A_PARALLEL * n_parallels

@@ -4,6 +4,7 @@ It is separate from the networks because this is the only part that needs a mesh
 """
 
 from flashheat.operators.compute import compute_operators as compute_operators
+from flashheat.operators.compute import compute_operators_of_many as compute_operators_of_many
 from flashheat.operators.container import Operators as Operators
 from flashheat.operators.csr import CSR as CSR
 from flashheat.operators.features import hks as hks

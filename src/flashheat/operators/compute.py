@@ -5,8 +5,8 @@ It is separate so that `import flashheat` loads none of the numerical packages t
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,17 +14,12 @@ from torch import Tensor
 
 from flashheat.errors import FlashheatError, MeshError, check_count
 from flashheat.operators.container import Operators
-from flashheat.operators.csr import CSR
 from flashheat.operators.frames import tangent_frames
-from flashheat.operators.geometry import Geometry, unique_edges, usable_geometry
+from flashheat.operators.geometry import unique_edges, usable_geometry
 from flashheat.operators.gradient import gradients
 from flashheat.operators.laplacian import laplacian_and_mass
+from flashheat.operators.segments import connected
 from flashheat.operators.spectrum import lowest_eigenpairs
-
-if TYPE_CHECKING:
-    import scipy.sparse
-
-logger = logging.getLogger("flashheat")
 
 CONVENTIONS = ("native", "diffusion_net")
 
@@ -58,7 +53,8 @@ def compute_operators(
         convention: "native" is scale-free; "diffusion_net" reproduces the original's constants, for published weights.
         frames: [V, 3, 3] rows tangent X, tangent Y, normal, when they are known.
         normals: [V, 3] of any length, when they are known and frames are not.
-        device: where the eigenpairs are found and the result goes; a CUDA device needs no sparse solver on the CPU.
+        device: where all is computed and the result stays; None: the CPU. Point clouds' neighbourhoods, and meshes with
+            slivers or that are not manifold (robust_laplacian), pass by the CPU.
         dtype: of the result.
 
     Raises:
@@ -67,79 +63,116 @@ def compute_operators(
         MissingExtraError: when the mesh needs robust_laplacian and it is not installed.
 
     Bitwise repeatable on one machine with one number of BLAS threads (OMP_NUM_THREADS when Python starts); with
-    another the eigenvectors differ by rounding, and those of equal eigenvalues may turn among themselves.
+    another the eigenvectors differ by rounding.
 
     Source: Sharp et al., "DiffusionNet", 2022 (arXiv 2012.00888), section 3.
     """
+    _check(k_eig, convention)
+    on = torch.device(device or "cpu")
+    given = _given(frames, normals, len(np.asarray(mesh.verts)))
+    return _computed([mesh], k_eig, convention, None if given is None else given.to(on), on, dtype)
+
+
+def compute_operators_of_many(
+    meshes: Sequence[HasGeometry],
+    k_eig: int = 128,
+    convention: str = "native",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> list[Operators]:
+    """`compute_operators` of each mesh, all at once: on a GPU many times faster than one by one.
+
+    Eigenvectors differ by rounding from those of a mesh alone. Arguments and errors are those of `compute_operators`;
+    an error is of the first mesh that fails.
+    """
+    _check(k_eig, convention)
+    on = torch.device(device or "cpu")
+    with_faces = [mesh for mesh in meshes if len(mesh.faces)]
+    packed = iter(_computed(with_faces, k_eig, convention, None, on, dtype).split() if with_faces else [])
+    return [
+        next(packed) if len(mesh.faces) else _computed([mesh], k_eig, convention, None, on, dtype) for mesh in meshes
+    ]
+
+
+def _check(k_eig: int, convention: str) -> None:
     if convention not in CONVENTIONS:
         raise FlashheatError(f"`convention` must be one of {', '.join(CONVENTIONS)}: got {convention!r}")
     check_count("k_eig", k_eig)
-    geometry = usable_geometry(mesh.verts, mesh.faces, convention)
+
+
+def _computed(
+    meshes: Sequence[HasGeometry],
+    k_eig: int,
+    convention: str,
+    frames: Tensor | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Operators:
+    """Of one mesh, or packed of several."""
+    sizes = [len(np.asarray(mesh.verts)) for mesh in meshes]
+    offsets = np.cumsum([0, *sizes])
+    verts = np.concatenate([np.asarray(mesh.verts, np.float64) for mesh in meshes])
+    all_faces = [
+        np.asarray(mesh.faces, np.int64).reshape(-1, 3) + start for mesh, start in zip(meshes, offsets, strict=False)
+    ]
+    faces = torch.from_numpy(np.concatenate(all_faces)).to(device)
+    geometry = usable_geometry(torch.from_numpy(verts).to(device), faces, sizes, convention)
     L, mass = laplacian_and_mass(geometry, convention)
-    labels = _components(geometry, L)
-    axes = _frames(geometry, frames, normals)
-    gradX, gradY = gradients(geometry, axes, convention)
-    spectrum = lowest_eigenpairs(L, mass, geometry.verts, labels, k_eig, convention, device or "cpu")
-    faces = torch.from_numpy(np.array(mesh.faces, dtype=np.int64).reshape(-1, 3))
-    operators = Operators(
-        mass=_scaled(torch.from_numpy(mass), geometry.scale**2, dtype, "mass"),
-        evals=_scaled(spectrum.evals, geometry.scale**-2, dtype, "evals"),
-        evecs=_scaled(spectrum.evecs, 1 / geometry.scale, dtype, "evecs"),
-        L=CSR.from_scipy(L),
+    frames = tangent_frames(geometry.normals) if frames is None else frames
+    gradX, gradY = gradients(geometry, frames, convention)
+    ends = (geometry.faces, geometry.faces.roll(-1, 1)) if len(geometry.faces) else (L.rows(), L.indices)
+    labels = connected(ends[0].reshape(-1), ends[1].reshape(-1), len(mass))
+    spectrum = lowest_eigenpairs(L, mass, geometry.verts, labels, geometry.mesh, k_eig, convention)
+    scale, packed = geometry.scale[geometry.mesh], len(meshes) > 1
+    evals, residuals = spectrum.evals * geometry.scale[:, None] ** -2, spectrum.residuals
+    return Operators(
+        mass=_fitting(mass * scale**2, dtype, "mass"),
+        evals=_fitting(evals if packed else evals[0], dtype, "evals"),
+        evecs=_fitting(spectrum.evecs / scale[:, None], dtype, "evecs"),
+        L=L,
         gradX=gradX,
         gradY=gradY,
-        frames=torch.from_numpy(axes),
+        frames=frames,
         faces=faces,
-        edges=torch.from_numpy(unique_edges(faces.numpy())),
-        k_valid=torch.tensor([spectrum.k_valid]),
-        n_components=torch.tensor([len(np.unique(labels[mass > 0]))]),
-        residuals=spectrum.residuals,
-        solver=(spectrum.solver,),
+        edges=unique_edges(faces, len(mass)),
+        k_valid=spectrum.k_valid,
+        n_components=spectrum.n_components,
+        residuals=residuals if packed else residuals[0],
+        solver=spectrum.solver,
         convention=convention,
-    )
-    return operators.to(device, dtype=dtype)
+        offsets=torch.from_numpy(offsets).to(device) if packed else None,
+    ).to(dtype)
 
 
-def _components(geometry: Geometry, L: scipy.sparse.csr_array) -> np.ndarray:
-    """[V] labels of connected components: vertices that share a face, or an entry of L where there are no faces."""
-    import scipy.sparse
-    from scipy.sparse.csgraph import connected_components
-
-    if len(geometry.faces):
-        V, edges = len(geometry.verts), unique_edges(geometry.faces)
-        L = scipy.sparse.coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(V, V)).tocsr()
-    return connected_components(L, directed=False)[1]
-
-
-def _scaled(values: Tensor, factor: float, dtype: torch.dtype, name: str) -> Tensor:
+def _fitting(values: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     """Values in the mesh's own unit of length.
 
     Raises:
         MeshError: when the largest of them overflows or vanishes in `dtype`.
     """
-    scaled = values * factor
-    largest, limits = float(scaled.abs().max()), torch.finfo(dtype)
-    if values.any() and not limits.tiny <= largest <= limits.max:
+    largest, limits = float(values.abs().max()), torch.finfo(dtype)
+    if largest and not limits.tiny <= largest <= limits.max:
         raise MeshError(
             f"a mesh's scale must let `{name}` fit {dtype}: the largest is {largest:.1e}; "
             "normalise the mesh (Mesh.normalise), or ask for float64"
         )
-    return scaled
+    return values
 
 
-def _frames(geometry: Geometry, frames: np.ndarray | Tensor | None, normals: np.ndarray | Tensor | None) -> np.ndarray:
-    V = len(geometry.verts)
+def _given(frames: np.ndarray | Tensor | None, normals: np.ndarray | Tensor | None, V: int) -> Tensor | None:
+    """Frames that the caller gave, or whose normals."""
     if frames is not None:
         return _array("frames", frames, (V, 3, 3))
-    if normals is not None:
-        given = _array("normals", normals, (V, 3))
-        return tangent_frames(given / np.maximum(np.linalg.norm(given, axis=1, keepdims=True), np.finfo(float).tiny))
-    return tangent_frames(geometry.normals)
+    if normals is None:
+        return None
+    given = _array("normals", normals, (V, 3))
+    length = torch.linalg.vector_norm(given, dim=1, keepdim=True)
+    return tangent_frames(given / length.clamp_min(torch.finfo(given.dtype).tiny))
 
 
-def _array(name: str, values: np.ndarray | Tensor, shape: tuple[int, ...]) -> np.ndarray:
+def _array(name: str, values: np.ndarray | Tensor, shape: tuple[int, ...]) -> Tensor:
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     array = np.array(array, dtype=np.float64)
     if array.shape != shape or not np.isfinite(array).all():
         raise MeshError(f"`{name}` must be finite and have shape {list(shape)}: got {list(array.shape)}")
-    return array
+    return torch.from_numpy(array)

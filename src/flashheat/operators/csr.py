@@ -6,7 +6,7 @@ It is separate because training stores no torch.sparse tensor: plain tensors pic
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from flashheat.errors import FlashheatError
+from flashheat.operators.segments import summed
 
 if TYPE_CHECKING:
     import scipy.sparse
@@ -61,10 +62,33 @@ class CSR:
             (int(matrix.shape[0]), int(matrix.shape[1])),
         )
 
+    @classmethod
+    def from_entries(cls, rows: Tensor, columns: Tensor, values: Sequence[Tensor], n: int) -> list[CSR]:
+        """A square matrix [n, n] for each of the values [e], which are summed where they meet; all of one pattern."""
+        codes, order = (rows * n + columns).sort(stable=True)
+        codes, lengths = torch.unique_consecutive(codes, return_counts=True)
+        parts = [of[order] for of in values]
+        if len(codes) < len(order):
+            parts = [torch.segment_reduce(of, "sum", lengths=lengths, unsafe=True) for of in parts]
+        rows = codes // n
+        indptr = torch.nn.functional.pad(summed(rows, torch.ones_like(rows), n).cumsum(0), (1, 0))
+        return [cls(indptr, codes - rows * n, of, (n, n)) for of in parts]
+
     @property
     def nnz(self) -> int:
         """How many entries are stored."""
         return self.values.shape[0]
+
+    def rows(self) -> Tensor:
+        """[nnz] the row of each entry."""
+        numbers = torch.arange(self.shape[0], device=self.indptr.device)
+        return numbers.repeat_interleave(self.indptr.diff(), output_size=self.nnz)
+
+    def diagonal(self) -> Tensor:
+        """[rows] the entries on the diagonal, 0 where none is stored."""
+        rows = self.rows()
+        here = rows == self.indices
+        return self.values.new_zeros(self.shape[0]).index_put_((rows[here],), self.values[here])
 
     def to_scipy(self) -> scipy.sparse.csr_array:
         """The same matrix as a float64 scipy.sparse.csr_array on the CPU."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flashheat.operators.segments import summed
+
 LEAF = 384  # about how many rows a cell that is not cut further may have: on a GPU few levels count more than few sums
 TILT = ((0.93, 0.29, 0.22), (-0.31, 0.94, 0.13), (-0.17, -0.19, 0.97))  # no flat part of a CAD model is across these
 
@@ -48,36 +50,31 @@ def dissect(points: Tensor, i: Tensor, j: Tensor, root: Tensor, n_roots: int) ->
     Source: George, "Nested dissection of a regular finite element mesh", 1973; here by coordinates.
     """
     points = points @ torch.tensor(TILT, dtype=points.dtype, device=points.device).mT
-    n, cell, free = len(points), root, torch.ones_like(root, dtype=torch.bool)
+    along = points.argsort(0).argsort(0)  # [n, 3] the place of each row along each axis
+    n, where, cell = len(points), root, root
     depth = max(0, math.ceil(math.log2(max(n, 1) / n_roots / LEAF)))
     level = torch.full_like(cell, depth)
     for now in range(depth):
-        n_cells = n_roots << now
-        where = torch.where(free, cell, n_cells)  # the last one collects all rows that are in a separator already
-        half = _halves(points, where, n_cells)
-        crossing = free[i] & (where[i] == where[j]) & (half[i] != half[j])
-        border = _count(i, crossing, n) > 0
-        of_half = _count(2 * where + half, border, 2 * n_cells + 2).view(-1, 2)
-        separator = border & (half == of_half.argmin(1)[where])
-        free = free & ~separator
+        n_cells = n_roots << now  # `where` is this number for all rows that are in a separator already
+        half = _halves(points, along, where, n_cells)
+        side = 2 * where + half
+        border = summed(i, (side[i] ^ side[j] == 1).long(), n) > 0
+        fewer = summed(side, border.long(), 2 * n_cells + 2).view(-1, 2).argmin(1)
+        separator = border & (half == fewer[where])
         level = torch.where(separator, now, level)
-        cell = torch.where(free, 2 * cell + half, cell)
-    return Dissection(level, cell, n_roots, depth)
+        cell = torch.where(separator, where, cell)
+        where = torch.where(separator, 2 * n_cells, side)
+    return Dissection(level, torch.where(level == depth, where, cell), n_roots, depth)
 
 
-def _halves(points: Tensor, where: Tensor, n_cells: int) -> Tensor:
-    """[n] 0 or 1: on which side of the median along its cell's longest side each row is."""
-    low = torch.full((n_cells + 1, 3), math.inf, dtype=points.dtype, device=points.device)
-    index = where[:, None].expand(-1, 3)
-    high = (-low).scatter_reduce_(0, index, points, "amax")
-    low.scatter_reduce_(0, index, points, "amin")
-    along = points.gather(1, (high - low).argmax(1)[where, None])[:, 0]
-    order = along.argsort()
-    order = order[where[order].argsort(stable=True)]
-    size = _count(where, torch.ones_like(where), n_cells + 1)
-    rank = torch.empty_like(where).scatter_(0, order, torch.arange(len(where), device=where.device))
-    return (2 * (rank - (size.cumsum(0) - size)[where]) >= size[where]).long()
-
-
-def _count(where: Tensor, what: Tensor, n: int) -> Tensor:
-    return torch.zeros(n, dtype=torch.int64, device=where.device).index_add_(0, where, what.long())
+def _halves(points: Tensor, along: Tensor, where: Tensor, n_cells: int) -> Tensor:
+    """[n] 0 or 1: on which side of the median along its cell's longest side each row is; 0 where it is in no cell."""
+    n, index = len(where), where[:, None].expand(-1, 3)
+    low = points.new_full((n_cells + 1, 3), math.inf).scatter_reduce_(0, index, points, "amin")
+    high = points.new_full((n_cells + 1, 3), -math.inf).scatter_reduce_(0, index, points, "amax")
+    longest = (high - low).argmax(1)
+    order = (where * n + along.gather(1, longest[where, None])[:, 0]).argsort()
+    size = summed(where, torch.ones_like(where), n_cells + 1)
+    twice_median = 2 * size.cumsum(0) - size
+    place = torch.empty_like(where).scatter_(0, order, torch.arange(n, device=where.device))
+    return ((2 * place >= twice_median[where]) & (where < n_cells)).long()

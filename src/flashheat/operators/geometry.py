@@ -1,103 +1,129 @@
-"""A mesh becomes the part of it that has area, natively in coordinates of unit size: what every operator starts from.
+"""Meshes become the part of them that has area, natively in coordinates of unit size: what every operator starts from.
 
-It is separate because the Laplacian, the spectrum and the gradient must agree on which vertices and faces count.
+It is separate because the Laplacian, the spectrum and the gradient must agree on which vertices and faces count. Meshes
+come packed: vertices one mesh after another, so that a GPU works on many at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from flashheat.errors import MeshError
 from flashheat.operators.cloud import cloud_normals, local_triangles, nearest_neighbours, separated
 from flashheat.operators.frames import tangent_frames, vertex_normals
+from flashheat.operators.segments import reduced, summed
 
-MIXED = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 1], np.uint64)  # equal sums modulo 2^64 are rare
+MIXED = (-0x61C8864680B583EB, -0x3D4D51C2D82B14B1)  # equal sums modulo 2^64 are rare
 NO_AREA = 1e-12  # twice a face's area over its longest edge squared
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """A mesh's usable part.
+    """The usable part of B packed meshes, or of one point cloud.
 
     Args:
         verts: [V, 3] float64, in units of `scale`.
         faces: [F, 3] int64, no repeated corners, no duplicates, corners active; a native cloud's local triangles.
         normals: [V, 3] unit, or zero where nothing defines one.
         active: [V] bool, vertices that have area.
-        thinnest: the lowest shape quality among `faces`.
-        scale: the unit of length (mass is in scale^2, evals in scale^-2).
-        neighbours: [V, k] the nearest other points of a point cloud; None for a mesh.
+        mesh: [V] which mesh each vertex is of, ascending.
+        thinnest: [B] the lowest shape quality among a mesh's `faces`.
+        scale: [B] the unit of length (mass is in scale^2, evals in scale^-2).
+        neighbours: [V, k] the nearest other points of a point cloud; None for meshes.
     """
 
-    verts: np.ndarray
-    faces: np.ndarray
-    normals: np.ndarray
-    active: np.ndarray
-    thinnest: float
-    scale: float
-    neighbours: np.ndarray | None = None
+    verts: Tensor
+    faces: Tensor
+    normals: Tensor
+    active: Tensor
+    mesh: Tensor
+    thinnest: Tensor
+    scale: Tensor
+    neighbours: Tensor | None = None
 
 
-def usable_geometry(verts: np.ndarray, faces: np.ndarray, convention: str) -> Geometry:
-    """Centre and scale (natively), then find what has area.
+def usable_geometry(verts: Tensor, faces: Tensor, sizes: Sequence[int], convention: str) -> Geometry:
+    """Centre and scale each mesh (natively), then find what has area.
+
+    Args:
+        verts: [V, 3] float64.
+        faces: [F, 3] int64, mesh after mesh, indices into all of verts; none: verts are one point cloud.
+        sizes: how many vertices each mesh has.
+        convention: "native" or "diffusion_net".
 
     Raises:
-        MeshError: when no face has area; a point cloud has fewer than 4 distinct points, or all on a line.
+        MeshError: when a mesh has no face with area; a point cloud has fewer than 4 distinct points, or all on a line.
     """
-    verts, faces = np.asarray(verts, np.float64), np.asarray(faces, np.int64)
-    used = np.arange(len(verts)) if len(faces) == 0 else np.flatnonzero(np.bincount(faces.ravel()))
-    scale = 1.0
-    if convention == "native" and len(used):
-        verts, scale = unit_size(verts, used)
-    return _of_mesh(verts, faces, scale, convention) if len(faces) else _of_cloud(verts, scale, convention)
+    mesh = torch.arange(len(sizes), device=verts.device).repeat_interleave(
+        torch.tensor(sizes, device=verts.device), output_size=len(verts)
+    )
+    used = torch.ones_like(mesh, dtype=torch.bool)
+    if len(faces):
+        used = torch.zeros_like(used).index_fill_(0, faces.reshape(-1), True)
+    scale = verts.new_ones(len(sizes))
+    if convention == "native":
+        verts, scale = unit_size(verts, used, mesh, len(sizes))
+    return (
+        _of_meshes(verts, faces, mesh, scale, convention) if len(faces) else _of_cloud(verts, mesh, scale, convention)
+    )
 
 
-def shape_quality(verts: np.ndarray, faces: np.ndarray) -> np.ndarray:
+def shape_quality(verts: Tensor, faces: Tensor) -> Tensor:
     """[F] twice the area over the longest edge squared: 0.87 for an equilateral face, 0 for a degenerate one."""
-    corners = verts[faces]
-    edges = corners - np.roll(corners, 1, axis=1)
-    longest = np.einsum("fic,fic->fi", edges, edges).max(axis=1, initial=0.0)
-    doubled_area = np.linalg.norm(np.cross(edges[:, 0], edges[:, 1]), axis=1)
-    return np.divide(doubled_area, longest, out=np.zeros(len(faces)), where=longest > 0)
+    a, b, c = (verts[faces[:, corner]] for corner in range(3))
+    longest = torch.stack([(of * of).sum(1) for of in (b - a, c - b, a - c)]).amax(0)
+    doubled_area = torch.linalg.vector_norm(torch.linalg.cross(b - a, c - a), dim=1)
+    return torch.where(longest > 0, doubled_area / longest, 0.0)
 
 
-def unique_edges(faces: np.ndarray) -> np.ndarray:
+def unique_edges(faces: Tensor, n_verts: int) -> Tensor:
     """[E, 2] each undirected edge once, lower index first, sorted."""
-    ends = np.concatenate([faces, np.roll(faces, -1, axis=1)]).reshape(2, -1)
-    sides = np.stack([ends.min(axis=0), ends.max(axis=0)], axis=1)
-    n = int(sides.max(initial=0)) + 1
-    codes = np.sort((sides[:, 0] * n + sides[:, 1])[sides[:, 0] != sides[:, 1]])
-    codes = codes[np.diff(codes, prepend=-1) > 0]  # np.unique takes four times as long
-    return np.stack([codes // n, codes % n], axis=1)
+    ends, tips = faces.reshape(-1), faces.roll(-1, 1).reshape(-1)
+    codes = torch.minimum(ends, tips) * n_verts + torch.maximum(ends, tips)
+    codes = torch.unique_consecutive(codes[ends != tips].sort().values)
+    return torch.stack([codes // n_verts, codes % n_verts], 1)
 
 
-def unit_size(verts: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, float]:
-    """Move the mean of the used vertices to 0 and their largest distance from it to 1."""
-    verts = verts - verts[used].mean(axis=0)
-    largest = np.abs(verts[used]).max()
-    if largest == 0.0:
-        return verts, 1.0
-    scale = float(largest * np.linalg.norm(verts[used] / largest, axis=1).max())
-    return verts / scale, scale
+def unit_size(verts: Tensor, used: Tensor, mesh: Tensor, n_meshes: int) -> tuple[Tensor, Tensor]:
+    """Move the mean of each mesh's used vertices to 0 and their largest distance from it to 1; and the unit [B]."""
+    count = reduced(used.double(), mesh, n_meshes, "sum").clamp_min(1)
+    mean = torch.stack(
+        [reduced(torch.where(used, of, 0.0), mesh, n_meshes, "sum") / count for of in verts.unbind(1)], 1
+    )
+    verts = verts - mean[mesh]
+    largest = reduced(torch.where(used, verts.abs().amax(1), 0.0), mesh, n_meshes, "max")
+    largest = torch.where(largest > 0, largest, 1.0)
+    length = torch.linalg.vector_norm(verts / largest[mesh, None], dim=1)
+    length = reduced(torch.where(used, length, 0.0), mesh, n_meshes, "max")
+    scale = torch.where(length > 0, largest * length, 1.0)
+    return verts / scale[mesh, None], scale
 
 
-def _of_mesh(verts: np.ndarray, faces: np.ndarray, scale: float, convention: str) -> Geometry:
+def _of_meshes(verts: Tensor, faces: Tensor, mesh: Tensor, scale: Tensor, convention: str) -> Geometry:
     kept = _distinct_faces(faces)
     quality = shape_quality(verts, kept)
-    active = np.zeros(len(verts), bool)
-    active[kept[quality > NO_AREA]] = True
-    if not active.any():
+    active = torch.zeros_like(mesh, dtype=torch.bool)
+    active[kept[quality > NO_AREA].reshape(-1)] = True
+    empty = (summed(mesh, active.long(), len(scale)) == 0).nonzero()[:, 0].tolist()
+    if empty:
+        n_verts, n_faces = int((mesh == empty[0]).sum()), int((mesh[faces[:, 0]] == empty[0]).sum())
         raise MeshError(
-            f"a mesh must have a face with area: got {len(verts)} vertices and {len(faces)} faces, none with area"
+            f"a mesh must have a face with area: got {n_verts} vertices and {n_faces} faces, none with area"
         )
-    inside = active[kept].all(axis=1)
-    kept, thinnest = kept[inside], float(quality[inside].min())
-    return Geometry(verts, kept, vertex_normals(verts, kept, convention), active, thinnest, scale)
+    inside = active[kept].all(1)
+    kept, quality = kept[inside], quality[inside]
+    thinnest = reduced(quality, mesh[kept[:, 0]], len(scale), "min")
+    return Geometry(verts, kept, vertex_normals(verts, kept, convention), active, mesh, thinnest, scale)
 
 
-def _of_cloud(points: np.ndarray, scale: float, convention: str) -> Geometry:
+def _of_cloud(verts: Tensor, mesh: Tensor, scale: Tensor, convention: str) -> Geometry:
+    """On the CPU, where the searches are made; what they find goes back to the device of `verts`."""
+    points = verts.cpu().numpy()
     distinct = np.unique(points, axis=0)
     if len(distinct) < 4 or np.linalg.matrix_rank(distinct - distinct[0], tol=1e-9 * np.abs(distinct).max()) < 2:
         raise MeshError(
@@ -106,27 +132,33 @@ def _of_cloud(points: np.ndarray, scale: float, convention: str) -> Geometry:
         )
     if convention == "native":
         points = separated(points)
-    neighbours = nearest_neighbours(points)
-    normals = cloud_normals(points, neighbours, outward=convention == "native")
+    near = nearest_neighbours(points)
+    normals = cloud_normals(points, near, outward=convention == "native")
+    verts, neighbours, normal = (torch.from_numpy(of).to(verts.device) for of in (points, near, normals))
+    everywhere = torch.ones_like(mesh, dtype=torch.bool)
     if convention == "diffusion_net":
-        none = np.zeros((0, 3), np.int64)
-        return Geometry(points, none, normals, np.ones(len(points), bool), 1.0, scale, neighbours)
-    faces = local_triangles(points, neighbours, tangent_frames(normals)[:, :2])
-    quality = shape_quality(points, faces)
-    if not (quality > NO_AREA).any():
+        none = mesh.new_zeros(0, 3)
+        return Geometry(verts, none, normal, everywhere, mesh, torch.ones_like(scale), scale, neighbours)
+    tangents = tangent_frames(torch.from_numpy(normals))[:, :2].numpy()
+    faces = torch.from_numpy(local_triangles(points, near, tangents)).to(verts.device)
+    quality = shape_quality(verts, faces)
+    if not bool((quality > NO_AREA).any()):
         raise MeshError(f"a point cloud must lie on a surface: no neighbourhood of its {len(points)} points has area")
-    faces, thinnest = faces[quality > NO_AREA], float(quality[quality > NO_AREA].min())
-    active = np.bincount(faces.ravel(), minlength=len(points)) > 0
-    return Geometry(points, faces, normals, active, thinnest, scale, neighbours)
+    faces, thinnest = faces[quality > NO_AREA], quality[quality > NO_AREA].amin(0, keepdim=True)
+    active = torch.zeros_like(everywhere).index_fill_(0, faces.reshape(-1), True)
+    return Geometry(verts, faces, normal, active, mesh, thinnest, scale, neighbours)
 
 
-def _distinct_faces(faces: np.ndarray) -> np.ndarray:
+def _distinct_faces(faces: Tensor) -> Tensor:
     """Faces with three different corners, each vertex triple once (the first), in the given order."""
-    a, b, c = faces.T
+    a, b, c = faces.unbind(1)
     faces = faces[(a != b) & (b != c) & (c != a)]
-    triples = np.sort(faces, axis=1)
-    marks = np.sort(triples.astype(np.uint64) @ MIXED)
-    if (marks[1:] != marks[:-1]).all():  # nearly always; else exactly, which takes twenty times as long
+    low, high = faces.amin(1), faces.amax(1)
+    middle = faces.sum(1) - low - high
+    marks = (low * MIXED[0] + middle * MIXED[1] + high).sort().values
+    if not bool((marks[1:] == marks[:-1]).any()):  # nearly always; else exactly, which takes twenty times as long
         return faces
-    _, first = np.unique(triples, axis=0, return_index=True)
-    return faces[np.sort(first)]
+    _, which = torch.stack([low, middle, high], 1).unique(dim=0, return_inverse=True)
+    numbers = torch.arange(len(faces), device=faces.device)
+    first = torch.full_like(numbers, len(faces)).scatter_reduce_(0, which, numbers, "amin")
+    return faces[first[which] == numbers]

@@ -5,16 +5,17 @@ It is separate because the choice between the plain cotangent and the robust Lap
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from flashheat.errors import MeshError, MissingExtraError
 from flashheat.operators.cloud import N_NEIGHBOURS
+from flashheat.operators.csr import CSR
 from flashheat.operators.geometry import Geometry, unit_size
-
-if TYPE_CHECKING:
-    import scipy.sparse
+from flashheat.operators.segments import connected, reduced, summed
 
 SLIVER = 1e-6  # shape quality below which rounding of the cotangents shows in the eigenpairs' residuals
 DEGENERATE = 1e-8  # shape quality that asks for the stronger of two mollifications
@@ -22,13 +23,16 @@ MOLLIFY, MOLLIFY_DEGENERATE = 1e-10, 1e-6  # lengths added, as a share of the me
 UPSTREAM_COTANGENT_EPSILON = 1e-10
 UPSTREAM_MASS_EPSILON = 1e-8
 
+Entries = tuple[Tensor, Tensor, Tensor]  # rows, columns, values
 
-def laplacian_and_mass(geometry: Geometry, convention: str) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+
+def laplacian_and_mass(geometry: Geometry, convention: str) -> tuple[CSR, Tensor]:
     """`L [V, V]` and `mass [V]` in units of the geometry; rows of inactive vertices are zero in both.
 
     - Meshes with a sliver (a face with twice its area below 1e-6 of its longest edge squared), in both conventions:
-      the robust (intrinsic Delaunay, tufted) Laplacian. So too, natively, where an edge has more than two faces or a
-      vertex more than one fan of faces. Orientation plays no part in L or mass, so inconsistent faces are no reason.
+      the robust (intrinsic Delaunay, tufted) Laplacian, found on the CPU. So too, natively, where an edge has more than
+      two faces or a vertex more than one fan of faces. Orientation plays no part in L or mass, so inconsistent faces
+      are no reason.
     - Other meshes: the plain cotangent and a third of the area. "diffusion_net" adds 1e-10 to the cotangents'
       denominators (twice the area), and 1e-8 of its mean to mass.
     - Point clouds: natively the robust Laplacian of the local Delaunay triangles over 30 neighbours, divided by 3;
@@ -38,110 +42,112 @@ def laplacian_and_mass(geometry: Geometry, convention: str) -> tuple[scipy.spars
         MissingExtraError: when robust_laplacian is needed and not installed.
         MeshError: when what it finds is not finite.
     """
+    V, n_meshes = len(geometry.verts), len(geometry.scale)
     if geometry.neighbours is not None:
-        return _cloud(geometry) if convention == "native" else _upstream_cloud(geometry.verts)
-    if geometry.thinnest < SLIVER:
-        return _robust(geometry, "a mesh with slivers")
-    if convention == "native" and not is_manifold(geometry.faces):
-        return _robust(geometry, "a mesh that is not manifold")
-    mass = vertex_areas(geometry.verts, geometry.faces)
-    if convention == "native":
-        return cotangent(geometry.verts, geometry.faces), mass
-    L = cotangent(geometry.verts, geometry.faces, UPSTREAM_COTANGENT_EPSILON)
-    return L, np.where(geometry.active, mass + UPSTREAM_MASS_EPSILON * mass.mean(), 0.0)
+        entries, mass = _cloud(geometry) if convention == "native" else _upstream_cloud(geometry.verts)
+        return CSR.from_entries(*entries[:2], entries[2:], V)[0], mass
+    slivers = geometry.thinnest < SLIVER
+    robust = slivers if convention == "diffusion_net" else slivers | ~manifold(geometry.faces, geometry.mesh, n_meshes)
+    faces = geometry.faces[~robust[geometry.mesh[geometry.faces[:, 0]]]]
+    mass = vertex_areas(geometry.verts, faces)
+    if convention == "diffusion_net":
+        mean = reduced(mass, geometry.mesh, n_meshes, "sum") / torch.bincount(geometry.mesh, minlength=n_meshes)
+        mass += torch.where(geometry.active, UPSTREAM_MASS_EPSILON * mean[geometry.mesh], 0.0)
+    parts = [cotangent(geometry.verts, faces, UPSTREAM_COTANGENT_EPSILON if convention == "diffusion_net" else 0.0)]
+    for which, is_sliver in zip(robust.nonzero()[:, 0].tolist(), slivers[robust].tolist(), strict=True):
+        entries, areas = _robust(geometry, which, "a mesh with slivers" if is_sliver else "a mesh that is not manifold")
+        parts.append(entries)
+        mass = mass + areas
+    rows, columns, values = (torch.cat(of) for of in zip(*parts, strict=True))
+    return CSR.from_entries(rows, columns, [values], V)[0], mass
 
 
-def cotangent(verts: np.ndarray, faces: np.ndarray, epsilon: float = 0.0) -> scipy.sparse.csr_array:
-    """`L[i, j] = -(cot a_ij + cot b_ij) / 2` for the angles opposite to edge ij; rows sum to 0.
+def cotangent(verts: Tensor, faces: Tensor, epsilon: float = 0.0) -> Entries:
+    """`L[i, j] = -(cot a_ij + cot b_ij) / 2` for the angles opposite to edge ij; entries that add up to it.
+
+    Rows sum to 0.
 
     Args:
         verts: [V, 3].
         faces: [F, 3].
         epsilon: added to twice the area in a cotangent's denominator, unit l^2.
     """
-    import scipy.sparse
-
-    halves, ends = [], []
+    corners = [verts[faces[:, corner]] for corner in range(3)]
+    doubled_area = torch.linalg.vector_norm(torch.linalg.cross(corners[1] - corners[0], corners[2] - corners[0]), dim=1)
+    halves = []
     for corner in range(3):
-        i, j, k = faces[:, corner], faces[:, (corner + 1) % 3], faces[:, (corner + 2) % 3]
-        to_i, to_j = verts[i] - verts[k], verts[j] - verts[k]
-        doubled_area = np.linalg.norm(np.cross(to_i, to_j), axis=1) + epsilon
-        halves.append(0.5 * np.einsum("fc,fc->f", to_i, to_j) / doubled_area)
-        ends.append(np.stack([i, j]))
-    V, half, (i, j) = len(verts), np.concatenate(halves), np.concatenate(ends, axis=1)
-    diagonal, own = np.bincount(i, half, V) + np.bincount(j, half, V), np.flatnonzero(np.bincount(faces.ravel()))
-    rows, columns = np.concatenate([i, j, own]), np.concatenate([j, i, own])
-    return scipy.sparse.coo_array(
-        (np.concatenate([-half, -half, diagonal[own]]), (rows, columns)), shape=(V, V)
-    ).tocsr()
+        i, j, k = (corners[(corner + step) % 3] for step in range(3))
+        halves.append(0.5 * ((i - k) * (j - k)).sum(1) / (doubled_area + epsilon))
+    half, i, j = torch.cat(halves), faces.mT.reshape(-1), faces.roll(-1, 1).mT.reshape(-1)
+    own, V = faces.reshape(-1).unique(), len(verts)
+    diagonal = (summed(i, half, V) + summed(j, half, V))[own]
+    return torch.cat([i, j, own]), torch.cat([j, i, own]), torch.cat([-half, -half, diagonal])
 
 
-def vertex_areas(verts: np.ndarray, faces: np.ndarray) -> np.ndarray:
+def vertex_areas(verts: Tensor, faces: Tensor) -> Tensor:
     """[V] a third of the area of each vertex's faces, unit l^2."""
-    a, b, c = verts[faces[:, 0]], verts[faces[:, 1]], verts[faces[:, 2]]
-    thirds = np.linalg.norm(np.cross(b - a, c - a), axis=1) / 6
-    return np.bincount(faces.ravel(), weights=np.repeat(thirds, 3), minlength=len(verts))
+    a, b, c = (verts[faces[:, corner]] for corner in range(3))
+    thirds = torch.linalg.vector_norm(torch.linalg.cross(b - a, c - a), dim=1) / 6
+    return summed(faces.reshape(-1), thirds.repeat_interleave(3), len(verts))
 
 
-def is_manifold(faces: np.ndarray) -> bool:
-    """At most two faces at each edge, and one fan of faces around each vertex."""
-    n, corners = int(faces.max()) + 1, np.arange(faces.size).reshape(-1, 3)
-    tail, tip = faces.ravel(), np.roll(faces, -1, axis=1).ravel()
-    edge = np.minimum(tail, tip) * n + np.maximum(tail, tip)
-    order = np.argsort(edge)
-    edge = edge[order]
-    if (edge[2:] == edge[:-2]).any():
-        return False
-    at_tail, at_tip = corners.ravel(), np.roll(corners, -1, axis=1).ravel()
-    ends = np.where(tail < tip, [at_tail, at_tip], [at_tip, at_tail])[:, order]
-    paired = np.flatnonzero(edge[1:] == edge[:-1])
-    return _n_groups(ends[:, paired].ravel(), ends[:, paired + 1].ravel(), faces.size) == np.count_nonzero(
-        np.bincount(tail)
-    )
+def manifold(faces: Tensor, mesh: Tensor, n_meshes: int) -> Tensor:
+    """[B] whether at most two faces meet at each edge of a mesh, and one fan of faces around each vertex.
+
+    Args:
+        faces: [F, 3].
+        mesh: [V] which mesh each vertex is of.
+        n_meshes: B.
+    """
+    V, corners = len(mesh), torch.arange(faces.numel(), device=faces.device).view(-1, 3)
+    tail, tip = faces.reshape(-1), faces.roll(-1, 1).reshape(-1)
+    edge, order = (torch.minimum(tail, tip) * V + torch.maximum(tail, tip)).sort(stable=True)
+    good = torch.ones(n_meshes, dtype=torch.bool, device=faces.device)
+    good[mesh[edge[2:][edge[2:] == edge[:-2]] // V]] = False
+    at_tail, at_tip = corners.reshape(-1), corners.roll(-1, 1).reshape(-1)
+    forward = tail < tip
+    ends = torch.stack([torch.where(forward, at_tail, at_tip), torch.where(forward, at_tip, at_tail)])[:, order]
+    paired = (edge[1:] == edge[:-1]).nonzero()[:, 0]
+    fan = connected(ends[:, paired].reshape(-1), ends[:, paired + 1].reshape(-1), faces.numel())
+    vertex_of_fan = tail.new_zeros(int(fan.amax()) + 1).scatter_(0, fan, tail)
+    fans = summed(vertex_of_fan, torch.ones_like(vertex_of_fan), V)
+    good[mesh[fans > 1]] = False
+    return good
 
 
-def _n_groups(one: np.ndarray, other: np.ndarray, n: int) -> int:
-    """How many groups n things form when one and other are joined: corners of faces, at both ends of a shared edge."""
-    import scipy.sparse
-    from scipy.sparse.csgraph import connected_components
-
-    joined = scipy.sparse.coo_array((np.ones(len(one), np.int8), (one, other)), shape=(n, n))
-    return int(connected_components(joined.tocsr(), directed=False)[0])
-
-
-def _robust(geometry: Geometry, kind: str) -> tuple[scipy.sparse.csr_array, np.ndarray]:
-    """The intrinsic Delaunay Laplacian on the tufted cover, of the active vertices only (it breaks on others).
+def _robust(geometry: Geometry, which: int, kind: str) -> tuple[Entries, Tensor]:
+    """The intrinsic Delaunay Laplacian on the tufted cover, of a mesh's active vertices only (it breaks on others).
 
     Source: Sharp, Crane, "A Laplacian for nonmanifold triangle meshes", 2020.
     """
-    import scipy.sparse
+    ours = geometry.active & (geometry.mesh == which)
+    used, device = ours.nonzero()[:, 0], geometry.verts.device
+    verts, scale = unit_size(geometry.verts[used], torch.ones_like(used, dtype=torch.bool), torch.zeros_like(used), 1)
+    faces = torch.searchsorted(used, geometry.faces[ours[geometry.faces[:, 0]]])
+    mollify = MOLLIFY_DEGENERATE if geometry.thinnest[which] < DEGENERATE else MOLLIFY
+    rows, columns, values, areas = _call(
+        kind, "mesh_laplacian", verts.cpu().contiguous().numpy(), faces.cpu().contiguous().numpy(), mollify
+    )
+    mass = torch.zeros_like(geometry.verts[:, 0]).index_copy_(0, used, areas.to(device) * scale**2)
+    return (used[rows.to(device)], used[columns.to(device)], values.to(device)), mass
 
-    used, V = np.flatnonzero(geometry.active), len(geometry.verts)
-    verts, scale = unit_size(geometry.verts, used)
-    faces = np.searchsorted(used, geometry.faces)
-    mollify = MOLLIFY_DEGENERATE if geometry.thinnest < DEGENERATE else MOLLIFY
-    L, areas = _call(kind, "mesh_laplacian", np.ascontiguousarray(verts[used]), np.ascontiguousarray(faces), mollify)
-    mass = np.zeros(V)
-    mass[used] = areas * scale**2
-    return scipy.sparse.coo_array((L.data, (used[L.row], used[L.col])), shape=(V, V)).tocsr(), mass
 
-
-def _cloud(geometry: Geometry) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+def _cloud(geometry: Geometry) -> tuple[Entries, Tensor]:
     """The local triangles cover a well sampled surface three times."""
-    L, mass = _robust(geometry, "a point cloud")
-    return (L / 3).tocsr(), mass / 3
+    (rows, columns, values), mass = _robust(geometry, 0, "a point cloud")
+    return (rows, columns, values / 3), mass / 3
 
 
-def _upstream_cloud(points: np.ndarray) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+def _upstream_cloud(points: Tensor) -> tuple[Entries, Tensor]:
     n_neighbours = min(N_NEIGHBOURS, len(points) - 1)
-    L, mass = _call("a point cloud", "point_cloud_laplacian", np.ascontiguousarray(points), n_neighbors=n_neighbours)
-    return L.tocsr(), mass
+    given = points.cpu().contiguous().numpy()
+    *entries, mass = _call("a point cloud", "point_cloud_laplacian", given, n_neighbors=n_neighbours)
+    rows, columns, values = (of.to(points.device) for of in entries)
+    return (rows, columns, values), mass.to(points.device)
 
 
-def _call(kind: str, function: str, *args: Any, **options: Any) -> tuple[scipy.sparse.coo_array, np.ndarray]:
-    """L and the diagonal of M from a function of robust_laplacian, its failures as our errors."""
-    import scipy.sparse
-
+def _call(kind: str, function: str, *args: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The entries of L and the diagonal of M from a function of robust_laplacian, its failures as our errors."""
     try:
         import robust_laplacian
     except ImportError as error:
@@ -154,6 +160,8 @@ def _call(kind: str, function: str, *args: Any, **options: Any) -> tuple[scipy.s
         raise MeshError(
             f"{kind} must be one that robust_laplacian can take: it says {error}; repair the mesh"
         ) from error
-    if not (np.isfinite(L.data).all() and np.isfinite(M.data).all()):
+    L, mass = L.tocoo(), M.diagonal()
+    if not (np.isfinite(L.data).all() and np.isfinite(mass).all()):
         raise MeshError(f"{kind} must have a finite robust Laplacian: this one has not; repair the mesh")
-    return scipy.sparse.coo_array(L), M.diagonal()
+    rows, columns, values = (torch.from_numpy(of) for of in (L.row.astype(np.int64), L.col.astype(np.int64), L.data))
+    return rows, columns, values, torch.from_numpy(mass)

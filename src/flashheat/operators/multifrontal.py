@@ -8,12 +8,14 @@ Source: Duff, Reid, "The multifrontal solution of indefinite sparse symmetric li
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from flashheat.operators.dissection import Dissection
+from flashheat.operators.segments import ranked, summed
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Pattern:
     """What the pattern of a matrix alone decides, for many matrices of that pattern.
 
     Args:
-        slot: [n] where each row is in the padded order.
+        slot: [n] where each row is in the padded order; after it, where a row is none of the matrix.
         n_slots: how many rows that order has.
         levels: the leaves first.
     """
@@ -55,6 +57,12 @@ class Pattern:
     slot: Tensor
     n_slots: int
     levels: list[_Level]
+
+    def spread(self, real: Tensor) -> Pattern:
+        """The same, of a matrix that has rows of zeros wherever `real` [N] is False: their solution is 0."""
+        return replace(
+            self, slot=torch.full(real.shape, self.n_slots, device=real.device).masked_scatter_(real, self.slot)
+        )
 
 
 @dataclass(frozen=True)
@@ -70,72 +78,110 @@ class Factors:
 def analyse(dissection: Dissection, i: Tensor, j: Tensor) -> Pattern:
     """Which rows meet in each front, of the matrix whose entries lie at rows i and columns j.
 
+    All levels at once, in few steps however many levels there are: a GPU waits for the host here.
+
     Args:
         dissection: of its rows.
         i: [e] every entry once, those on the diagonal too; with (i, j) also (j, i).
         j: [e].
     """
-    level, cell, depth, device = dissection.level, dissection.cell, dissection.depth, i.device
-    n_cells = [dissection.n_roots << at for at in range(depth + 1)]
-    node = torch.tensor([0, *n_cells], device=device).cumsum(0)[level] + cell
-    size, rank = _counted(node, sum(n_cells))
-    sizes = size.split(n_cells)
-    p = torch.stack([of.max() for of in sizes]).tolist()
-    end = [sum(n * rows for n, rows in zip(n_cells[at:], p[at:], strict=True)) for at in range(depth + 2)]
-    first = torch.tensor(end[1:], device=device)
-    slot, n_slots = first[level] + cell * torch.tensor(p, device=device)[level] + rank, end[0]
+    nodes = _Nodes(dissection, i, j)
+    level, mine = dissection.level, dissection.level[i] >= dissection.level[j]  # the lower of two rows owns an entry
+    numbers = mine.nonzero()[:, 0]
+    order = (-level[i[numbers]]).argsort(stable=True)
+    numbers = numbers[order]
+    own, other = i[numbers], j[numbers]
+    node, f = nodes.node[own], (nodes.p + nodes.q)[level[own]]
+    places = (dissection.cell[own] * f + nodes.place(node, nodes.slot[other])) * f + nodes.place(node, nodes.slot[own])
+    counts = summed(level[own], torch.ones_like(own), dissection.depth + 1)
 
-    of_level = torch.where(level[i] >= level[j], level[i], depth + 1)  # the row of the lower level owns an entry
-    counts = torch.bincount(of_level, minlength=depth + 2).tolist()
-    entries = of_level.argsort(stable=True).split(counts)
-    levels: list[_Level] = []
-    keys, q_below = slot[:0], 0
-    for at in range(depth, -1, -1):
-        own, mine = slice(end[at + 1], end[at]), entries[at]
-        owner, column, row = cell[i[mine]], slot[i[mine]], slot[j[mine]]
-        half, below = keys // n_slots, keys % n_slots
-        passed, n_below = below >= own.stop, 0 if at == depth else n_cells[at + 1]
-        upward = (owner * n_slots + row)[row >= own.stop], (half // 2 * n_slots + below)[passed]
-        borders = _Borders(torch.cat(upward).unique(), n_slots, n_cells[at], own, p[at])
-        halves = torch.full((0 if at == depth else 2, n_cells[at], p[at] + borders.q), n_below * q_below, device=device)
-        if at < depth:
-            halves[half % 2, half // 2, borders.place(half // 2, below)] = half * q_below + _counted(half, n_below)[1]
-        places = (owner * (p[at] + borders.q) + borders.place(owner, row)) * (p[at] + borders.q)
-        places += borders.place(owner, column)
-        padding = (torch.arange(p[at], device=device) >= sizes[at][:, None]).double()
-        levels.append(_Level(own, p[at], borders.q, padding, borders.rows(), halves, mine, places))
-        keys, q_below = borders.keys, borders.q
-    return Pattern(slot, n_slots, levels)
+    p, q, first, n_entries = torch.stack([nodes.p, nodes.q, nodes.first, counts]).tolist()
+    n_cells = [dissection.n_roots << at for at in range(dissection.depth + 1)]
+    border = nodes.borders(n_cells, q)
+    halves = nodes.halves(n_cells, p, q)
+    sizes = nodes.size.split(n_cells)
+    levels, start = [], 0
+    for at in range(dissection.depth, -1, -1):
+        rows, stop = slice(first[at], first[at] + n_cells[at] * p[at]), start + n_entries[at]
+        padding = (torch.arange(p[at], device=i.device) >= sizes[at][:, None]).double()
+        levels.append(
+            _Level(rows, p[at], q[at], padding, border[at], halves[at], numbers[start:stop], places[start:stop])
+        )
+        start = stop
+    return Pattern(nodes.slot, levels[-1].rows.stop, levels)
 
 
-class _Borders:
-    """The borders of one level's cells, made of sorted keys `cell * n_slots + row of the padded order`."""
+class _Nodes:
+    """The cells of all levels in one row, and the borders of each as sorted keys `node * n_slots + padded row`."""
 
-    def __init__(self, keys: Tensor, n_slots: int, n_cells: int, own: slice, p: int) -> None:
-        self.keys, self.n_slots, self.n_cells, self.own, self.p = keys, n_slots, n_cells, own, p
-        self.size, self.rank = _counted(keys // n_slots, n_cells)
-        self.start = self.size.cumsum(0) - self.size
-        self.q = int(self.size.max())
+    def __init__(self, dissection: Dissection, i: Tensor, j: Tensor) -> None:
+        level, cell, depth, device = dissection.level, dissection.cell, dissection.depth, i.device
+        steps = torch.arange(depth + 1, device=device)
+        self.n_cells = dissection.n_roots << steps
+        self.base = self.n_cells.cumsum(0) - self.n_cells
+        self.level = steps.repeat_interleave(self.n_cells, output_size=dissection.n_roots * (2 ** (depth + 1) - 1))
+        self.cell = torch.arange(len(self.level), device=device) - self.base[self.level]
+        self.node = self.base[level] + cell
+        self.size, rank = ranked(self.node, len(self.level))
+        self.p = self._widest(self.size)
+        n_rows = self.n_cells * self.p
+        self.first = n_rows.flip(0).cumsum(0).flip(0) - n_rows  # the leaves come first
+        self.slot, self.n_slots = self.first[level] + cell * self.p[level] + rank, n_rows.sum()
+        # An entry between two levels puts its upper row on the border of every cell from the lower row's up to there.
+        above = (level[i] > level[j]).nonzero()[:, 0]
+        i, j = i[above], j[above]
+        climbed = level[i] - level[j]
+        entry = torch.arange(len(i), device=device).repeat_interleave(climbed)
+        step = torch.arange(len(entry), device=device) - (climbed.cumsum(0) - climbed)[entry]
+        lower = i[entry]
+        passed = self.base[level[lower] - step] + (cell[lower] >> step)
+        self.keys = (passed * self.n_slots + self.slot[j[entry]]).unique()
+        self.of_key, self.row = self.keys // self.n_slots, self.keys % self.n_slots
+        self.border_size = summed(self.of_key, torch.ones_like(self.of_key), len(self.level))
+        self.start = self.border_size.cumsum(0) - self.border_size
+        self.rank = torch.arange(len(self.keys), device=device) - self.start[self.of_key]
+        self.q = self._widest(self.border_size)
+        self.p_of_node = self.p[self.level]
+        self.own, self.shift = self.first[self.level] + self.cell * self.p_of_node, self.p_of_node - self.start
 
-    def rows(self) -> Tensor:
-        """[n_cells, q], as a level has them."""
-        rows = torch.full((self.n_cells, self.q), self.n_slots, device=self.keys.device)
-        rows[self.keys // self.n_slots, self.rank] = self.keys % self.n_slots
-        return rows
+    def _widest(self, size: Tensor) -> Tensor:
+        return torch.zeros_like(self.n_cells).scatter_reduce_(0, self.level, size, "amax")
 
-    def place(self, cell: Tensor, row: Tensor) -> Tensor:
-        """The rows of the fronts at which rows of the padded order stand."""
-        on_border = self.p + torch.searchsorted(self.keys, cell * self.n_slots + row) - self.start[cell]
-        return torch.where(row < self.own.stop, row - self.own.start - cell * self.p, on_border)
+    def place(self, node: Tensor, row: Tensor) -> Tensor:
+        """Where rows of the padded order stand in the fronts of nodes: own rows first, then the border."""
+        own = row - self.own[node]
+        on_border = torch.searchsorted(self.keys, node * self.n_slots + row) + self.shift[node]
+        return torch.where(own < self.p_of_node[node], own, on_border)
+
+    def borders(self, n_cells: Sequence[int], q: Sequence[int]) -> list[Tensor]:
+        """[n_cells, q] of each level, as it has them."""
+        sizes = [n * of for n, of in zip(n_cells, q, strict=True)]
+        level = self.level[self.of_key]
+        flat = self.n_slots.expand(sum(sizes)).clone()
+        flat[_starts(sizes, flat)[level] + self.cell[self.of_key] * self.q[level] + self.rank] = self.row
+        return [
+            of.view(n, -1) if of.numel() else of.view(n, 0) for of, n in zip(flat.split(sizes), n_cells, strict=True)
+        ]
+
+    def halves(self, n_cells: Sequence[int], p: Sequence[int], q: Sequence[int]) -> list[Tensor]:
+        """[2, n_cells, p + q] of each level, as it has them; [0, n_cells, p + q] of the last."""
+        ways = [2] * (len(n_cells) - 1) + [0]
+        sizes = [way * n * (a + b) for way, n, a, b in zip(ways, n_cells, p, q, strict=True)]
+        nothing = [n * of for n, of in zip(n_cells[1:], q[1:], strict=True)] + [0]
+        flat = torch.tensor(nothing, device=self.keys.device).repeat_interleave(
+            torch.tensor(sizes, device=self.keys.device), output_size=sum(sizes)
+        )
+        passed = self.level[self.of_key] > 0
+        level, cell, row = self.level[self.of_key][passed] - 1, self.cell[self.of_key][passed], self.row[passed]
+        to = _starts(sizes, flat)[level] + (cell % 2 * self.n_cells[level] + cell // 2) * (self.p + self.q)[level]
+        to = to + self.place(self.base[level] + cell // 2, row)
+        flat[to] = cell * self.q[level + 1] + self.rank[passed]
+        return [of.view(way, n, a + b) for of, way, n, a, b in zip(flat.split(sizes), ways, n_cells, p, q, strict=True)]
 
 
-def _counted(where: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """How many of each of 0 ... n - 1 there are, and for each one how many of its kind come before it."""
-    size = torch.bincount(where, minlength=n)
-    order = where.argsort(stable=True)
-    rank = torch.empty_like(where)
-    rank[order] = torch.arange(len(where), device=where.device) - (size.cumsum(0) - size)[where[order]]
-    return size, rank
+def _starts(sizes: Sequence[int], like: Tensor) -> Tensor:
+    lengths = torch.tensor(sizes, device=like.device)
+    return lengths.cumsum(0) - lengths
 
 
 def factorise(pattern: Pattern, values: Tensor) -> Factors:
@@ -178,19 +224,19 @@ def _extend(front: Tensor, update: Tensor, halves: Tensor) -> None:
 def solve(factors: Factors, b: Tensor) -> Tensor:
     """`x [n, m]` with `A x = b`."""
     pattern, m = factors.pattern, b.shape[1]
-    y = b.new_zeros(pattern.n_slots, m)
-    y[pattern.slot] = b
+    y = b.new_zeros(pattern.n_slots + 1, m).index_copy_(0, pattern.slot, b)
     passed = b.new_zeros(1, m)  # what the cells of a level leave for their borders, and a row of zeros
     for level, (_, down) in zip(pattern.levels, factors.blocks, strict=True):
         own = y[level.rows].view(*level.padding.shape, m)
-        below, passed = passed, b.new_zeros(level.border.numel() + 1, m)
+        below, passed = passed, b.new_empty(level.border.numel() + 1, m)
+        passed[-1] = 0
         into = passed[:-1].view(*level.border.shape, m)
         if len(level.halves):
-            one, other = (below.index_select(0, rows.view(-1)).view(*rows.shape, m) for rows in level.halves)
-            one += other
-            own += one[:, : level.p]
-            into += one[:, level.p :]
-        into.baddbmm_(down, own, alpha=-1)
+            of_halves = below.index_select(0, level.halves.view(-1)).view(*level.halves.shape, m).sum(0)
+            own += of_halves[:, : level.p]
+            torch.baddbmm(of_halves[:, level.p :], down, own, alpha=-1, out=into)
+        else:
+            torch.bmm(down, own, out=into).neg_()
     x = b.new_zeros(pattern.n_slots + 1, m)
     for level, (inverse, down) in zip(reversed(pattern.levels), reversed(factors.blocks), strict=True):
         above = x.index_select(0, level.border.view(-1)).view(*level.border.shape, m)

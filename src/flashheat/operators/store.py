@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,13 @@ from torch import Tensor
 
 from flashheat.errors import FlashheatError
 from flashheat.files import TEMPORARY_SUFFIX
-from flashheat.operators.compute import HasGeometry, compute_operators
+from flashheat.operators.compute import HasGeometry, compute_operators, compute_operators_of_many
 from flashheat.operators.container import Operators
 from flashheat.operators.serial import FORMAT_VERSION
 
 logger = logging.getLogger("flashheat")
 
-ALGORITHM_VERSION = 2  # raise it whenever compute_operators gives other numbers for the same input (see CONTRIBUTING)
+ALGORITHM_VERSION = 3  # raise it whenever compute_operators gives other numbers for the same input (see CONTRIBUTING)
 STALE_AFTER_SECONDS = 3600.0
 
 
@@ -71,9 +72,31 @@ class OperatorStore:
         path = self.path(mesh, k_eig, convention, frames, normals, dtype)
         operators = self._read(path)
         if operators is None:
-            operators = compute_operators(mesh, k_eig, convention, frames, normals, dtype=dtype)
+            operators = compute_operators(mesh, k_eig, convention, frames, normals, device, dtype)
             operators.save(path)
-        return operators if device is None else operators.to(device)
+        return operators.to(device or "cpu")
+
+    def get_many(
+        self,
+        meshes: Sequence[HasGeometry],
+        k_eig: int = 128,
+        convention: str = "native",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> list[Operators]:
+        """What compute_operators_of_many gives: what is here is read, all the others are computed at once and kept.
+
+        Raises:
+            FlashheatError: as compute_operators_of_many does, and when an entry cannot be written.
+        """
+        paths = [self.path(mesh, k_eig, convention, dtype=dtype) for mesh in meshes]
+        found = {path: self._read(path) for path in paths}
+        absent = {path: mesh for path, mesh in zip(paths, meshes, strict=True) if found[path] is None}
+        computed = compute_operators_of_many(list(absent.values()), k_eig, convention, device, dtype)
+        for path, operators in zip(absent, computed, strict=True):
+            operators.save(path)
+            found[path] = operators
+        return [of.to(device or "cpu") for path in paths if (of := found[path]) is not None]
 
     def path(
         self,

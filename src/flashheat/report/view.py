@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from flashheat.errors import FlashheatError
 from flashheat.mesh import Mesh
@@ -76,7 +77,9 @@ class MeshView:
         """The area that each value stands for [V] or [F] (length^2); ones for a point cloud."""
         if not len(self.faces):
             return np.ones(len(self.verts))
-        return (vertex_areas if self.at == "vertices" else face_areas)(self.verts, self.faces)
+        if self.at == "faces":
+            return face_areas(self.verts, self.faces)
+        return vertex_areas(torch.from_numpy(self.verts), torch.from_numpy(self.faces)).numpy()
 
     @property
     def score(self) -> float | None:
