@@ -69,7 +69,7 @@ def test_a_text_without_marks_and_a_file_without_rows_are_refused(tmp_path):
         with pytest.raises(FlashheatError, match=r"must name its (bench|.*precision).* row 1"):
             figures.read_rows(tmp_path / "odd.jsonl")
     (tmp_path / "guide.jsonl").write_text('{"bench": "guide"}')
-    with pytest.raises(FlashheatError, match=r"tables are made of bench ops or operators: .* row 1 is of 'guide'"):
+    with pytest.raises(FlashheatError, match=r"tables are made of bench ops, operators, .*: .* row 1 is of 'guide'"):
         figures.read_rows(tmp_path / "guide.jsonl")
 
 
@@ -98,12 +98,11 @@ def test_every_pass_of_every_peer_computes_what_the_reference_does():
     sizes = (30, 50, 40)
     case = random_case(0, 16, 8, sizes=list(sizes), device="cpu")
     exact = ops.calls(diffuse_reference, case)
-    runs = {"flashheat": ("forward", "backward", "both"), "graphed loop": ("forward",)}
+    runs = {"flashheat": ("forward", "backward", "both"), "graphed loop": ("forward",), "padded": ("forward",)}
     for impl, names in runs.items():
         got = ops.calls(ops.implementation(impl, case, sizes), case)
         for name in names:
-            for a, b in zip(got[name](), exact[name](), strict=True):
-                assert ops.relative(a, b) < 1e-5
+            assert ops.error_of(got[name](), exact[name](), sizes) < 1e-5, (impl, name)
 
 
 def test_the_peers_for_many_meshes_compute_what_the_loop_does():
@@ -113,7 +112,7 @@ def test_the_peers_for_many_meshes_compute_what_the_loop_does():
     expected = peers.loop(*args, sizes)
     assert ops.relative(peers.grouped(*args, case.offsets), expected) < 1e-2
     padded = ops.implementation("padded", case, sizes)(*args, None)
-    assert ops.relative(torch.cat([y[:n] for y, n in zip(padded, sizes, strict=True)]), expected) < 1e-2
+    assert ops.relative(peers.unpad(padded, sizes), expected) < 1e-2
 
 
 def test_the_rows_of_the_benchmark_are_all_there():
@@ -135,11 +134,31 @@ def test_a_case_measured_again_replaces_all_of_its_lines():
     assert ops.updated(old, case, []) == [old[2]]  # one that failed its gate leaves nothing behind
 
 
-@pytest.mark.parametrize(("content", "picture"), [(b"\xff", None), (b"", "plot.xyz"), (b"", "absent/plot.svg")])
-def test_what_fails_leaves_the_text_as_it_was(tmp_path, content, picture):
+MARKED = b"<!-- figures: begin -->\nold\n<!-- figures: end -->"
+
+
+@pytest.mark.parametrize(
+    ("content", "picture", "line"),
+    [
+        (MARKED + b"\xff", None, "the text must be UTF-8: .*; save it as UTF-8"),
+        (b"old", None, "the text must mark a table by one of <!-- figures: begin -->, .*: add them"),
+        (b"old\n<!-- figures: end -->", None, "the text must have the lines <!-- figures: begin --> and .*: mend them"),
+        (MARKED, "plot.pdf", "the plot must be an SVG or PNG file: got .*plot.pdf; let its name end in .svg or .png"),
+        (MARKED, "absent/plot.svg", "the plot must be written: .*: No such file or directory; choose another place"),
+    ],
+)
+def test_what_fails_is_one_line_and_leaves_the_text_as_it_was(tmp_path, content, picture, line):
     text = tmp_path / "text.md"
-    text.write_bytes(b"<!-- figures: begin -->\nold\n<!-- figures: end -->" + content)
-    before = text.read_bytes()
-    with pytest.raises(FlashheatError, match="must be UTF-8 and the plot an SVG or PNG"):
+    text.write_bytes(content)
+    with pytest.raises(FlashheatError, match=f"^{line}$"):
         figures.remake(GPU, text, None if picture is None else tmp_path / picture)
-    assert text.read_bytes() == before
+    assert text.read_bytes() == content
+    assert not list(tmp_path.glob("plot.*"))
+
+
+def test_a_text_that_is_absent_and_a_plot_without_rows_are_one_line(tmp_path):
+    with pytest.raises(FlashheatError, match=r"the text must be a file that can be read: .*: No such file"):
+        figures.remake(GPU, tmp_path / "absent.md")
+    eigenpairs = figures.read_rows(RESULTS / "cpu" / "operators.jsonl")
+    with pytest.raises(FlashheatError, match="the plot must have rows of bench ops"):
+        figures.plot(eigenpairs, tmp_path / "plot.svg")

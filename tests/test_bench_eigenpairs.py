@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from flashheat.bench import eigenpairs, figures
+from flashheat.bench import eigenpairs, figures, pipeline
 from flashheat.errors import FlashheatError
 
 
@@ -65,3 +65,19 @@ def test_what_is_no_row_of_a_known_benchmark_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"bench": "operators", "V": 3}))
     with pytest.raises(FlashheatError, match="must name its mesh, K, impl"):
         figures.read_rows(tmp_path / "rows.jsonl")
+
+
+def test_what_surrounds_the_eigenpairs_has_rows_and_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "VERTICES", 300)
+    monkeypatch.setattr(pipeline, "MESHES", 2)
+    out = tmp_path / "operators.jsonl"
+    for _ in range(2):
+        pipeline.run(out, "abc", ["geometry", "many", "store"], 8, ["flashheat", "eigsh"])
+    rows = figures.read_rows(out)
+    assert [row["bench"] for row in rows] == ["geometry"] * 2 + ["many"] + ["store"] * 6
+    assert all(row["seconds"] > 0 and row["commit"] == "abc" for row in rows)
+    text = figures.insert("<!-- pipeline: begin -->\n<!-- pipeline: end -->", rows)
+    assert "| L, mass and gradients of icosphere | 162 | cpu |" in text
+    assert "| all of 2 meshes | 1,000 | cpu |" in text
+    with pytest.raises(FlashheatError, match="a part must be one of eigenpairs, geometry, many, store; it is 'all'"):
+        pipeline.run(out, "abc", ["all"], 8, ["flashheat"])

@@ -91,8 +91,9 @@ def test_the_version_is_told(flashheat):
     assert flashheat("--version") == (0, f"flashheat {package.__version__}\n", "")
 
 
-def test_no_words_at_all_are_answered_with_the_help(flashheat):
-    status, out, err = flashheat()
+@pytest.mark.parametrize("words", [[], ["bench"]])
+def test_no_words_at_all_are_answered_with_the_help(flashheat, words):
+    status, out, err = flashheat(*words)
     assert (status, err) == (0, "")
     assert "Commands" in out
 
@@ -240,11 +241,29 @@ def test_doctor_warns_of_a_triton_cache_on_a_network(tmp_path, kind, warns):
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
         "1 0 0:1 / / rw - overlay overlay rw\n"
-        f"2 1 0:2 / /home rw shared:1 - {kind} server:/home rw\n"
-        "3 1 0:3 / /home2 rw - ext4 /dev/x rw\n"
+        f"2 1 0:2 / {tmp_path}/home rw shared:1 - {kind} server:/home rw\n"
+        f"3 1 0:3 / {tmp_path}/home2 rw - ext4 /dev/x rw\n"
     )
-    assert ("on a network" in doctor.describe_cache(Path("/home/a/.triton/cache"), mounts)) == warns
-    assert "on a network" not in doctor.describe_cache(Path("/home2/cache"), mounts)
+    assert ("on a network" in doctor.describe_cache(tmp_path / "home/a/.triton/cache", mounts)) == warns
+    assert "on a network" not in doctor.describe_cache(tmp_path / "home2/cache", mounts)
+
+
+def test_doctor_warns_of_a_triton_cache_that_cannot_be_written(flashheat, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way of a folder")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    status, out, _ = flashheat("doctor")
+    assert status == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("  cache:")]
+    assert "where no kernel can be kept: cannot write to" in line
+    assert line.endswith("choose another folder, by TRITON_CACHE_DIR")
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_doctor_names_the_solver_of_each_device(monkeypatch, on_gpu):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
+    told = doctor.path_of_eigenpairs()
+    assert "CHOLMOD shift-invert" in told
+    assert ("subspace-multifrontal" in told) == on_gpu
 
 
 def one_line(err: str) -> bool:
@@ -267,6 +286,8 @@ def one_line(err: str) -> bool:
         (["predict", "absent", "absent.obj", "--out", "x.npy"], "absent"),
         (["precompute", "absent.obj"], "absent.obj"),
         (["demo", "--store", "file"], "file"),
+        (["tune", "--vertices", "0"], "a size to tune must lie between"),
+        (["tune", "--vertices", "100", "--precision", "bf16"], "highest, high or half (bf16 and fp16); it is 'bf16'"),
     ],
 )
 def test_a_failure_is_one_clear_line(flashheat, tmp_path, monkeypatch, words, told):

@@ -164,6 +164,46 @@ def test_load_returns_what_save_wrote(tmp_path: Path, parts: list[Operators], pa
     assert_same(Operators.load(tmp_path / "one.safetensors"), operators.truncate(4))
 
 
+def test_a_saved_file_is_safetensors(tmp_path: Path, parts: list[Operators]) -> None:
+    from safetensors.torch import load_file
+
+    parts[1].save(tmp_path / "one.safetensors")
+    read = load_file(tmp_path / "one.safetensors")
+    assert torch.equal(read["evecs"], parts[1].evecs)
+    assert torch.equal(read["grad.indices"], parts[1].gradX.indices)
+
+
+def test_a_large_entry_is_read_by_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[Operators]
+) -> None:
+    monkeypatch.setattr("flashheat.operators.serial.WORDS_AT_ONCE", 50)
+    parts[0].save(tmp_path / "one")
+    content = bytearray((tmp_path / "one").read_bytes())
+    assert torch.equal(Operators.load(tmp_path / "one").evecs, parts[0].evecs)
+    for first, second in ((-8 * 60, -8 * 10), (-8 * 51, -8)):  # two words change places, in and beside a block
+        swapped = content.copy()
+        one, other = content[first : first + 8], content[second : (second + 8) or None]
+        assert one != other
+        swapped[first : first + 8], swapped[second : (second + 8) or None] = other, one
+        (tmp_path / "one").write_bytes(swapped)
+        with pytest.raises(FlashheatError, match="checksum"):
+            Operators.load(tmp_path / "one")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_read_onto_a_gpu(tmp_path: Path, parts: list[Operators]) -> None:
+    parts[1].save(tmp_path / "one")
+    there = Operators.load(tmp_path / "one", "cuda")
+    assert there.device.type == "cuda"
+    assert torch.equal(there.evecs.cpu(), parts[1].evecs)
+    content = bytearray((tmp_path / "one").read_bytes())
+    content[-100] ^= 1
+    (tmp_path / "one").write_bytes(content)
+    with pytest.raises(FlashheatError, match="checksum"):
+        Operators.load(tmp_path / "one", "cuda")
+
+
 def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path: Path, parts: list[Operators]) -> None:
     parts[2].save(tmp_path / "good")
     content, damaged = (tmp_path / "good").read_bytes(), tmp_path / "damaged"

@@ -1,5 +1,6 @@
 """The ops against closed forms, their adjoint, their laws, and every way to differentiate them (float64)."""
 
+import re
 import shutil
 
 import pytest
@@ -160,6 +161,23 @@ def test_compiled_without_a_break_and_without_a_recompilation_a_mesh(sizes):
         case = diffusion_case(n if sizes is None else [*sizes, n], 6, 4, seed=n)
         torch.testing.assert_close(compiled(*case.tensors(*DIFFUSE_ARGUMENTS), case.offsets), _diffuse(case))
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_what_disagrees_is_told_with_its_sizes_under_a_compiler_too(backend):
+    right = dict(zip(DIFFUSE_ARGUMENTS, diffusion_case(30, 6, 4).tensors(*DIFFUSE_ARGUMENTS), strict=True))
+    lines = {
+        "mass": "`mass` must have one entry per vertex of `x`: got mass [29], x [30, 4]. Were the operators",
+        "evals": "`evals` must have one entry per column of `evecs`, [6]: got evals [5], evecs [30, 6].",
+        "times": "`times` must have one entry per channel of `x`: got times [3], x [30, 4].",
+    }
+    for name, line in lines.items():
+        wrong = right | {name: right[name][:-1]}
+        for fullgraph, kind in ((True, torch._dynamo.exc.Unsupported), (False, FlashheatError)):
+            torch._dynamo.reset()
+            compiled = torch.compile(diffuse, fullgraph=fullgraph, dynamic=True, backend=backend)
+            with pytest.raises(kind, match=re.escape(line)):
+                compiled(**wrong)
 
 
 @pytest.mark.parametrize(

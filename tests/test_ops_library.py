@@ -149,7 +149,7 @@ def test_an_exported_program_calls_the_op_for_any_size(traced):
 
 
 @pytest.mark.parametrize("name", ["diffuse", "to_basis", "from_basis"])
-def test_forward_mode_of_a_raw_op_is_refused(name):
+def test_the_transforms_of_torch_func_refuse_a_raw_op(name):
     (x, mass, evals, evecs, times), _ = inputs_of(30)
     s = to_basis(x, mass, evecs).detach()
     runs = {
@@ -160,6 +160,8 @@ def test_forward_mode_of_a_raw_op_is_refused(name):
     at = s if name == "from_basis" else x.detach()
     with pytest.raises(FlashheatError, match="no forward-mode derivative"):
         torch.func.jvp(runs[name], (at,), (at,))
+    with pytest.raises(RuntimeError, match="functorch transforms"):  # torch's own line: it does not come as far as ours
+        torch.func.grad(lambda t: runs[name](t).sum())(at)
 
 
 def test_the_backward_op_by_itself_has_no_derivative():

@@ -12,8 +12,8 @@ from flashheat.data.arrays import read_array
 from flashheat.data.inputs import unit_stream
 from flashheat.errors import FlashheatError, MeshError
 from flashheat.mesh import Mesh, icosphere, torus
-from flashheat.operators.serial import checksum
 from flashheat.train import TrainConfig, evaluate, open_run, predict, predict_mesh, train
+from flashheat.train.checkpoint import checksum
 from flashheat.train.progress import LogProgress
 from tests.test_data_folder import write_off, write_stl
 

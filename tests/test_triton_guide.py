@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -110,6 +111,24 @@ def test_the_page_names_every_file_of_the_guide_and_has_its_marks():
     assert text.index(figures.BEGIN) < text.index(figures.END)
 
 
+def code_of(text: str) -> str:
+    """The lines of a file or an excerpt without indentation and without the comments behind them."""
+    return "".join(f"{line.partition('  #')[0].strip()}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize("step", guide.STEPS)
+def test_the_code_of_a_section_is_that_of_its_step(step):
+    page = (ROOT / "docs" / "kernels.md").read_text()
+    (section,) = [part for part in page.split("\n## ") if f"{step}.py)" in part.partition("\n")[0]]
+    source = code_of((guide.FOLDER / f"{step}.py").read_text())
+    for excerpt in re.findall(r"```text\n(.*?)```", section, flags=re.DOTALL):
+        at = 0
+        for stretch in code_of(excerpt).split("...\n"):
+            found = source.find(f"\n{stretch}", at)
+            assert found >= 0, f"not in the file, or not in this order:\n{stretch}"
+            at = found + len(stretch)
+
+
 @pytest.fixture
 def rows():
     """Rows as `run.py` writes them; the times are made up."""
@@ -121,6 +140,15 @@ def rows():
         for n, (step, name, dtype) in enumerate(variants)
         for V in (1_000, 64_000)
     ]
+
+
+def test_all_steps_and_then_the_finished_operator_are_measured(monkeypatch):
+    run, figures = guide.module("run"), guide.module("figures")
+    monkeypatch.setattr(run, "rows", lambda step, variants, _: [{"step": step, "variant": name} for name in variants])
+    monkeypatch.setattr(run, "about", lambda _: {})
+    found = [(row["step"], row["variant"]) for row in run.measure("")]
+    assert list(dict.fromkeys(step for step, _ in found)) == [*guide.STEPS, figures.FINISHED]
+    assert set(figures.PATH) <= set(found)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +181,8 @@ def test_figures_fill_the_table_between_the_marks_and_repeat(rows, tmp_path, mon
     assert text.endswith(f"](kernels.svg)\n{figures.END}\nafter\n")
     assert "| step | variant | 1k | 64k | error |" in text
     assert "| 01 | eager | 2.0 | 128.0 | 6.4e-08 |" in text
-    assert "| 05 | mass on features, bf16 | 8.0 | 134.0 | 6.4e-08 |" in text
+    assert "| finished | flashheat.diffuse | 8.0 | 134.0 | 6.4e-08 |" in text
+    assert "| 05 | mass on features, bf16 | 9.0 | 135.0 | 6.4e-08 |" in text
 
 
 @pytest.mark.parametrize("text", ["no marks", "<!-- guide: end -->\n<!-- guide: begin -->"])

@@ -11,7 +11,8 @@ from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
 
 BEGIN, END = "<!-- guide: begin -->", "<!-- guide: end -->"
-# The way from the five lines to one launch: a line each in the plot.
+FINISHED = "finished"  # in the place of a step's name: what the steps lead to
+# The way from the five lines to the finished operator: a line each in the plot.
 PATH = {
     ("step_01_five_lines", "eager"): ":",
     ("step_01_five_lines", "torch.compile"): "--",
@@ -19,6 +20,7 @@ PATH = {
     ("step_09_split_over_v", "partial sums"): "-",
     ("step_11_expansion", "expansion, last vertex first"): "-",
     ("step_13_one_launch", "one launch, two barriers"): "-",
+    (FINISHED, "flashheat.diffuse"): "-",
 }
 
 NEEDED = {"step", "variant", "dtype", "V", "K", "gpu_us", "error", "device", "torch", "triton", "date"}
@@ -69,13 +71,18 @@ def table(rows: list[Row]) -> str:
         here = [row for row in rows if (row["step"], row["variant"], row["dtype"]) == (step, variant, dtype)]
         us = {row["V"]: f"{row['gpu_us']:.1f}" for row in here}
         name = variant if dtype == "fp32" else f"{variant}, {dtype}"
-        cells = [step.split("_")[1], name, *[us.get(V, "") for V in sizes], f"{max(row['error'] for row in here):.1e}"]
+        cells = [number(step), name, *[us.get(V, "") for V in sizes], f"{max(row['error'] for row in here):.1e}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def number(step: str) -> str:
+    """The number in a step's name, or `FINISHED`."""
+    return step if step == FINISHED else step.split("_")[1]
+
+
 def plot(rows: list[Row], path: Path) -> None:
-    """GPU time against V of the steps on the way to one launch."""
+    """GPU time against V of the steps on the way to the finished operator."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -87,7 +94,7 @@ def plot(rows: list[Row], path: Path) -> None:
         of = [row for row in rows if (row["step"], row["variant"], row["dtype"]) == (step, variant, "fp32")]
         if of:
             line = sorted((row["V"], row["gpu_us"]) for row in of)
-            panel.loglog(*zip(*line, strict=True), style, marker=".", label=f"{step.split('_')[1]} {variant}")
+            panel.loglog(*zip(*line, strict=True), style, marker=".", label=f"{number(step)} {variant}")
     panel.set(xlabel="V, vertices", ylabel="GPU time, us")
     panel.grid(alpha=0.3)
     panel.legend()

@@ -8,13 +8,15 @@ import argparse
 import importlib
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from figures import remake
-from harness import rows
+from figures import FINISHED, remake
+from harness import Variant, rows
 
+from flashheat import diffuse
 from flashheat.bench.about import about
 from flashheat.bench.timing import require_cuda
 from flashheat.errors import FlashheatError
@@ -25,15 +27,20 @@ DOCS = FOLDER.parents[1] / "docs"
 
 
 def measure(commit: str) -> list[dict[str, Any]]:
-    """The rows of all steps, in order; a step whose point is another dtype names its `DTYPES`."""
+    """The rows of all steps, in order, then of `flashheat.diffuse`."""
     found: list[dict[str, Any]] = []
-    for path in sorted(FOLDER.glob("step_*.py")):
-        step = importlib.import_module(path.stem)
-        dtypes = getattr(step, "DTYPES", (torch.float32,))
-        of_step = [{"bench": "guide", **row, **about(commit)} for row in rows(path.stem, step.variants(), dtypes)]
-        print(f"{path.stem}: {len(of_step)} rows", flush=True)
+    for step, variants, dtypes in (*steps(), (FINISHED, {"flashheat.diffuse": diffuse}, (torch.float32,))):
+        of_step = [{"bench": "guide", **row, **about(commit)} for row in rows(step, variants, dtypes)]
+        print(f"{step}: {len(of_step)} rows", flush=True)
         found += of_step
     return found
+
+
+def steps() -> Iterator[tuple[str, dict[str, Variant], Sequence[torch.dtype]]]:
+    """Name, variants and dtypes of each step; one whose point is another dtype names its `DTYPES`."""
+    for path in sorted(FOLDER.glob("step_*.py")):
+        step = importlib.import_module(path.stem)
+        yield path.stem, step.variants(), getattr(step, "DTYPES", (torch.float32,))
 
 
 def main() -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from flashheat import __version__
+from flashheat.errors import FlashheatError
+from flashheat.files import check_writable
 
 _NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p", "fuse.sshfs")
 _PACKAGES = {
@@ -42,7 +44,7 @@ def facts() -> dict[str, Any]:
         "paths": {
             "diffuse, to_basis, from_basis": _path_of_diffuse(),
             "diffuse_with_gradient": "PyTorch reference, on every device",
-            "eigenpairs": "CHOLMOD shift-invert" if _version("cholespy") else "SuperLU shift-invert (slower)",
+            "eigenpairs": path_of_eigenpairs(),
             "non-manifold meshes and point clouds": "robust Laplacian" if _version("robust_laplacian") else "refused",
         },
         "self-test": {
@@ -112,10 +114,15 @@ def _tuned() -> dict[str, str]:
 
 
 def describe_cache(folder: Path, mounts: Path) -> str:
-    """The folder, with a warning where `mounts` (a table as Linux keeps it) says that it lies on a network."""
+    """The folder, with a warning where it cannot be written, or where `mounts` (a table as Linux keeps it) says that it
+    lies on a network."""
+    where = folder.absolute()
+    try:
+        check_writable(next(there for there in (where, *where.parents) if os.path.exists(there)))
+    except FlashheatError as error:
+        return f"{folder}, where no kernel can be kept: {error}, by TRITON_CACHE_DIR"
     if not mounts.exists():
         return str(folder)
-    where = folder.absolute()
     kinds = {}
     for line in mounts.read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -136,6 +143,16 @@ def _path_of_diffuse() -> str:
     if _version("triton") is None or torch.cuda.get_device_capability() < (8, 0):
         return "PyTorch reference (the kernel needs triton and compute capability 8.0)"
     return "Triton kernel; cuBLAS for wide bases on large meshes and K or C > 512; float64: reference"
+
+
+def path_of_eigenpairs() -> str:
+    """What finds the eigenpairs, on each device that is here."""
+    import torch
+
+    on_cpu = "CHOLMOD shift-invert" if _version("cholespy") else "SuperLU shift-invert (slower)"
+    if not torch.cuda.is_available():
+        return on_cpu
+    return f'{on_cpu}; on the GPU, with device="cuda": subspace-multifrontal, in PyTorch'
 
 
 def report(found: dict[str, Any]) -> str:

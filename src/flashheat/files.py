@@ -15,18 +15,18 @@ from flashheat.errors import FlashheatError
 TEMPORARY_SUFFIX = ".tmp"  # of a file that is not whole yet
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write beside `path`, flush to the disk, rename over `path`.
+def write_atomically(path: Path, *content: bytes | memoryview | str) -> None:
+    """Write the contents, one after another, beside `path`, flush to the disk, rename over `path`.
 
     Raises:
         FlashheatError: the folder cannot be written or the disk is full; what was at `path` before is still there.
     """
-    data = content.encode() if isinstance(content, str) else content
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY_SUFFIX)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                for part in content:
+                    file.write(part.encode() if isinstance(part, str) else part)
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o666 & ~_umask())

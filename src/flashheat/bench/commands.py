@@ -7,7 +7,13 @@ import typer
 
 from flashheat.interrupt import raise_on_ctrl_c
 
-bench = typer.Typer(help="Timings, each behind a correctness gate, and the figures made of them.", no_args_is_help=True)
+bench = typer.Typer(help="Timings, each behind a correctness gate, and the figures made of them.")
+
+
+@bench.callback(invoke_without_command=True)  # typer's own `no_args_is_help` makes it an error without words
+def _help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @bench.command()
@@ -55,32 +61,45 @@ def overhead(
 def operators(
     out: Annotated[Path, typer.Option(help="JSON lines; cases measured again replace theirs.")],
     commit: Annotated[str, typer.Option(help="Written into every line.")] = "",
-    vertices: Annotated[list[int], typer.Option(help="A size; again for more.")] = [10_000, 41_000, 164_000],  # noqa: B006
+    part: Annotated[
+        list[str],
+        typer.Option(
+            help="eigenpairs; geometry: L and gradients; many: small meshes at once; store: reading an entry."
+        ),
+    ] = ["eigenpairs", "geometry", "many", "store"],  # noqa: B006
+    vertices: Annotated[list[int], typer.Option(help="A size for eigenpairs; again for more.")] = [  # noqa: B006
+        10_000,
+        41_000,
+        164_000,
+    ],
     mesh: Annotated[list[Path], typer.Option(help="A mesh beside the sphere and the slivers; again for more.")] = [],  # noqa: B006
     k_eig: Annotated[int, typer.Option(help="How many eigenpairs.")] = 128,
     impl: Annotated[list[str], typer.Option(help="flashheat, cuda or eigsh.")] = ["flashheat", "eigsh"],  # noqa: B006
 ) -> None:
-    """Time the lowest eigenpairs against SciPy's (eigsh), at the same tolerance, on 1, 2, 4 and all threads.
+    """Time operators: the lowest eigenpairs against SciPy's (eigsh), at the same tolerance, and all around them.
 
-    flashheat is ours on the CPU, cuda ours on a GPU.
+    flashheat is ours on the CPU, cuda ours on a GPU; eigenpairs on a CPU are timed on 1, 2, 4 and all threads.
 
     Examples:
 
-    - `flashheat bench operators --out operators.jsonl --vertices 10000 --mesh fandisk.obj`
+    - `flashheat bench operators --out operators.jsonl --part eigenpairs --vertices 10000 --mesh fandisk.obj`
 
     - `flashheat bench operators --out operators.jsonl --impl cuda --impl eigsh`
     """
     from flashheat.bench.eigenpairs import run
+    from flashheat.bench.pipeline import run as run_rest
 
     raise_on_ctrl_c()
-    run(out, commit, vertices, mesh, k_eig, impl)
+    if "eigenpairs" in part:
+        run(out, commit, vertices, mesh, k_eig, impl)
+    run_rest(out, commit, [of for of in part if of != "eigenpairs"], k_eig, impl)
 
 
 @bench.command()
 def figures(
     results: Annotated[Path, typer.Argument(help="What `bench ops` wrote.")],
     text: Annotated[Path, typer.Option(help="Markdown whose marked tables are replaced.")],
-    plot: Annotated[Path | None, typer.Option(help="SVG or PNG file for the plot (needs matplotlib).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="The plot, .svg or .png (needs matplotlib).")] = None,
 ) -> None:
     """Make the tables (and the plot) of a file of results.
 

@@ -6,8 +6,6 @@ L and the areas, the same tolerance in the same units, and their results are jud
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import resource
 import time
@@ -23,10 +21,9 @@ import torch
 from torch import Tensor
 
 from flashheat.bench.about import about_cpu, about_gpu
-from flashheat.bench.figures import read_rows
+from flashheat.bench.figures import keep_row
 from flashheat.bench.timing import require_cuda
 from flashheat.errors import FlashheatError
-from flashheat.files import write_atomically
 from flashheat.mesh import Mesh, icosphere
 from flashheat.mesh.primitives import split
 from flashheat.operators.csr import CSR
@@ -37,8 +34,6 @@ from flashheat.operators.spectrum import Spectrum, lowest_eigenpairs
 
 if TYPE_CHECKING:
     import scipy.sparse
-
-_log = logging.getLogger("flashheat")
 
 TOLERANCE = 1e-5  # of the residual below, for both sides
 ARPACK_TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10, 0.0)  # the first that reaches it counts
@@ -82,9 +77,8 @@ def run(
     if "cuda" in impls:
         require_cuda("implementation cuda")
     bodies = {path.stem: Mesh.read(path) for path in files}
-    rows: list[Row] = read_rows(out) if out.exists() else []
     wrong = []
-    for mesh_name, mesh in _meshes(vertices, bodies):
+    for mesh_name, mesh in meshes(vertices, bodies):
         system = _assembled(mesh)
         for impl in impls:
             for threads in _threads() if impl != "cuda" else _threads()[-1:]:
@@ -92,13 +86,10 @@ def run(
                     found = pool.submit(measure, impl, system, k_eig).result()
                 case = {"bench": "operators", "mesh": mesh_name, "V": mesh.n_verts, "K": k_eig, "impl": impl}
                 case |= {"threads": threads}
-                _log.info("%s", ", ".join(f"{name} {value}" for name, value in (case | found).items()))
                 if impl != "eigsh" and not found["residual"] <= TOLERANCE:
                     wrong.append(f"{mesh_name}, {mesh.n_verts} vertices: {found['residual']:.1e}")
-                    continue
-                rows = [row for row in rows if any(row.get(name) != value for name, value in case.items())]
-                rows.append(case | found | (about_gpu(commit) if impl == "cuda" else about_cpu(commit)))
-                write_atomically(out, "".join(json.dumps(row) + "\n" for row in rows))
+                else:
+                    keep_row(out, case, found | (about_gpu(commit) if impl == "cuda" else about_cpu(commit)))
     if wrong:
         raise FlashheatError(f"flashheat's residuals must be at most {TOLERANCE:.0e}: {'; '.join(wrong)}")
 
@@ -173,7 +164,8 @@ def _assembled(mesh: Mesh) -> System:
     return System(L, mass, geometry.verts, connected(L.rows(), L.indices, mesh.n_verts))
 
 
-def _meshes(vertices: Sequence[int], bodies: dict[str, Mesh]) -> Iterator[tuple[str, Mesh]]:
+def meshes(vertices: Sequence[int], bodies: dict[str, Mesh]) -> Iterator[tuple[str, Mesh]]:
+    """At about each size a sphere, one of slivers, and the bodies, refined."""
     for V in vertices:
         yield "icosphere", icosphere(max(1, round(np.log(V / 10) / np.log(4))))
         yield "slivers", sphere_of_slivers(V)

@@ -4,13 +4,16 @@ It is separate because it needs no GPU: a test holds the README to the rows besi
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flashheat.errors import FlashheatError
+from flashheat.errors import FlashheatError, MissingExtraError
 from flashheat.files import write_atomically
+
+logger = logging.getLogger("flashheat")
 
 SIZES = (1_000, 4_000, 8_000, 16_000, 64_000, 256_000, 1_000_000)
 CLASSES = ("highest", "high", "bf16")
@@ -18,6 +21,9 @@ PASSES = {"forward": "forward", "both": "forward + backward"}
 NEEDED = {
     "ops": ("pass", "V", "K", "C", "B", "precision", "impl", "gpu_us", "floor_us"),
     "operators": ("mesh", "V", "K", "impl", "threads", "seconds", "residual"),
+    "geometry": ("mesh", "V", "impl", "seconds"),
+    "many": ("V", "meshes", "K", "impl", "seconds", "residual"),
+    "store": ("V", "K", "cache", "impl", "seconds", "bytes"),
 }
 PEERS = ("eager", "compile", "max-autotune")
 
@@ -46,11 +52,19 @@ def read_rows(path: str | Path) -> list[Row]:
     for n, row in enumerate(rows, 1):
         bench = row.get("bench") if isinstance(row, dict) else None
         if bench is not None and bench not in NEEDED:
-            raise FlashheatError(f"tables are made of bench {' or '.join(NEEDED)}: {path}, row {n} is of {bench!r}")
+            raise FlashheatError(f"tables are made of bench {', '.join(NEEDED)}: {path}, row {n} is of {bench!r}")
         missing = [name for name in NEEDED[bench] if name not in row] if bench else ["bench"]
         if missing:
             raise FlashheatError(f"a line of results must name its {', '.join(missing)}: {path}, row {n} does not")
     return rows
+
+
+def keep_row(path: Path, case: Row, found: Row) -> None:
+    """Write a row into a file of results at once: it replaces the one of its case, all others stay."""
+    row = case | found
+    logger.info("%s", ", ".join(f"{name} {value}" for name, value in row.items()))
+    rows = [old for old in (read_rows(path) if path.exists() else []) if not _is(old, **case)]
+    write_atomically(path, "".join(json.dumps(of) + "\n" for of in [*rows, row]))
 
 
 def remake(results: str | Path, text: str | Path, picture: str | Path | None = None) -> None:
@@ -60,15 +74,19 @@ def remake(results: str | Path, text: str | Path, picture: str | Path | None = N
         FlashheatError: the rows, the text or the picture's name do not serve; then the text is as it was.
     """
     rows = read_rows(results)
-    try:
-        changed = insert(Path(text).read_text(encoding="utf-8"), rows)
-        if picture is not None:
-            plot(rows, picture)
-    except (OSError, ValueError) as error:
-        raise FlashheatError(
-            f"the text must be UTF-8 and the plot an SVG or PNG that can be written: {error}"
-        ) from error
+    changed = insert(_read(Path(text)), rows)
+    if picture is not None:
+        plot(rows, Path(picture))
     write_atomically(Path(text), changed)
+
+
+def _read(text: Path) -> str:
+    try:
+        return text.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FlashheatError(f"the text must be a file that can be read: {text}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FlashheatError(f"the text must be UTF-8: {text}: {error}; save it as UTF-8") from error
 
 
 def ratio(rows: Iterable[Row], *, peers: str | None = None, **case: Any) -> float | None:
@@ -148,12 +166,30 @@ def eigenpair_table(rows: list[Row], impl: str = "flashheat") -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, tuple[str, Callable[[list[Row]], str]]] = {  # the mark in a text: the benchmark, and what makes it
+def pipeline_table(rows: list[Row]) -> str:
+    """Markdown: what is not eigenpairs alone, a line a row."""
+    lines = _head(["what", "V", "on", "seconds", "rate"])
+    for row in sorted(rows, key=lambda row: (row["bench"], row["V"], row["impl"], row.get("cache", ""))):
+        if row["bench"] == "geometry":
+            what, rate = f"L, mass and gradients of {row['mesh']}", ""
+        elif row["bench"] == "many":
+            what, rate = f"all of {row['meshes']:,} meshes", f"{row['meshes'] / row['seconds']:.0f} a second"
+        else:
+            what, rate = (
+                f"an entry of the store, {row['cache']} cache",
+                f"{row['bytes'] / row['seconds'] / 1e9:.2f} GB/s",
+            )
+        lines.append(_line([what, f"{row['V']:,}", row["impl"], f"{row['seconds']:.3g}", rate]))
+    return "\n".join(lines)
+
+
+TABLES: dict[str, tuple[str, Callable[[list[Row]], str]]] = {  # the mark in a text: the benchmarks, and what makes it
     "figures": ("ops", table),
     "columns": ("ops", column_table),
     "ragged": ("ops", ragged_table),
     "eigenpairs": ("operators", eigenpair_table),
     "eigenpairs-cuda": ("operators", partial(eigenpair_table, impl="cuda")),
+    "pipeline": ("geometry many store", pipeline_table),
 }
 
 
@@ -177,7 +213,7 @@ def insert(text: str, rows: list[Row]) -> str:
         _, closed, after = rest.partition(end)
         if not closed:
             raise FlashheatError(f"the text must have the lines {begin} and {end} in this order: mend them")
-        marked, made = True, make([row for row in rows if row["bench"] == bench])
+        marked, made = True, make([row for row in rows if row["bench"] in bench.split()])
         if _has_figures(made):
             text, found = f"{before}{begin}\n{made}\n{end}{after}", found + 1
     if marked and not found:
@@ -191,7 +227,7 @@ def insert(text: str, rows: list[Row]) -> str:
 
 
 def _is(row: Row, **case: Any) -> bool:
-    return all(row[name] == value for name, value in case.items())
+    return all(row.get(name) == value for name, value in case.items())
 
 
 def _head(cells: list[str]) -> list[str]:
@@ -202,9 +238,21 @@ def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def plot(rows: list[Row], path: str | Path) -> None:
-    """Time of the forward pass against V, one panel a precision, with the floor of memory traffic."""
-    import matplotlib
+def plot(rows: list[Row], path: Path) -> None:
+    """Time of the forward pass against V, one panel a precision, with the floor of memory traffic.
+
+    Raises:
+        FlashheatError: the file is no SVG or PNG or cannot be written, no row is of the plot, or matplotlib is absent.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise FlashheatError(f"the plot must be an SVG or PNG file: got {path}; let its name end in .svg or .png")
+    rows = [row for row in rows if row["bench"] == "ops" and _is(row, K=128, C=128, B=1, **{"pass": "forward"})]
+    if not rows:
+        raise FlashheatError("the plot must have rows of bench ops, forward, K = C = 128: there is none; measure them")
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtraError("the plot needs matplotlib, which is absent: pip install matplotlib") from error
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "flashheat"  # the same rows give the same file
@@ -212,7 +260,7 @@ def plot(rows: list[Row], path: str | Path) -> None:
 
     figure, panels = pyplot.subplots(1, len(CLASSES), figsize=(11, 3.6), sharey=True, layout="constrained")
     for panel, precision in zip(panels, CLASSES, strict=True):
-        here = [row for row in rows if _is(row, precision=precision, K=128, C=128, B=1, **{"pass": "forward"})]
+        here = [row for row in rows if row["precision"] == precision]
         for impl, style in (("eager", ":"), ("compile", "--"), ("flashheat", "-")):
             line = sorted((row["V"], row["gpu_us"]) for row in here if row["impl"] == impl)
             panel.loglog(*zip(*line, strict=True), style, marker=".", label=impl)
@@ -222,8 +270,12 @@ def plot(rows: list[Row], path: str | Path) -> None:
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("GPU time of the forward pass, us")
     panels[0].legend()
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    try:
+        figure.savefig(path, metadata={"Date": None})
+    except OSError as error:
+        raise FlashheatError(f"the plot must be written: {path}: {error.strerror}; choose another place") from error
+    finally:
+        pyplot.close(figure)
 
 
 def _short(V: int) -> str:

@@ -28,6 +28,11 @@ def pad(t: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(t.split(sizes), batch_first=True)
 
 
+def unpad(t: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """The rows of a padded batch as packed ones: the inverse of `pad`."""
+    return torch.cat([of[:n] for of, n in zip(t, sizes, strict=True)])
+
+
 def padded(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """A batch padded to its largest mesh. `mass` and `evecs` come padded, as a data set would keep them; padding the
     features, which are new each time, counts in. The result stays padded."""

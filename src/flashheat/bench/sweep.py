@@ -17,8 +17,8 @@ import torch
 
 from flashheat.bench.cases import Case, random_case
 from flashheat.bench.timing import gpu_us
-from flashheat.ops import diffuse_triton
 from flashheat.ops.basis import from_basis_reference, to_basis_reference
+from flashheat.ops.dispatch import launcher
 from flashheat.ops.tiles import Tile
 
 SIZES = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 256_000, 1_000_000]
@@ -50,13 +50,13 @@ def dtype_of(precision: str) -> torch.dtype:
 def run_forward(case: Case, precision: str, tile: Tile | None) -> tuple[torch.Tensor | None, torch.Tensor]:
     """One forward launch."""
     c = case
-    return diffuse_triton.forward(c.x, c.mass, c.evals, c.evecs, c.times, c.offsets, precision, tile=tile)
+    return launcher(precision).forward(c.x, c.mass, c.evals, c.evecs, c.times, c.offsets, precision, tile=tile)
 
 
 def run_backward(case: Case, s: torch.Tensor, precision: str, tile: Tile | None) -> tuple[torch.Tensor | None, ...]:
     """One backward launch, for the features and the times."""
     c = case
-    return diffuse_triton.backward(
+    return launcher(precision).backward(
         c.g, None, c.mass, c.evals, c.evecs, c.times, c.offsets, s, precision,
         expand=True, d_times=True, d_evals=False, tile=tile,
     )  # fmt: skip
@@ -67,12 +67,12 @@ def check_exact(precision: str, tile: Tile, K: int = 128, C: int = 128) -> str:
     for V in (1, 63, 1000, 7001, 20011):
         case = random_case(V, K, C, dtype_of(precision), whole=True, seed=V)
         exact = case.double()
-        _, s = diffuse_triton.forward(
+        _, s = launcher(precision).forward(
             case.x, case.mass, None, case.evecs, None, None, precision, expand=False, tile=tile
         )  # fmt: skip
         if not torch.equal(s.double(), to_basis_reference(exact.x, exact.mass, exact.evecs)):
             return f"reduce is not exact at V={V}"
-        y = diffuse_triton.expand(case.h.to(case.x.dtype), case.evecs, None, precision, tile=tile)
+        y = launcher(precision).expand(case.h.to(case.x.dtype), case.evecs, None, precision, tile=tile)
         if not torch.equal(y.double(), from_basis_reference(exact.h, exact.evecs)):
             return f"expand is not exact at V={V}"
         case = random_case(V, K, C, dtype_of(precision), seed=V)

@@ -17,7 +17,7 @@ from flashheat.bench.cases import random_case
 from flashheat.bench.sweep import CANDIDATES, check_exact, dtype_of, run_backward, run_forward
 from flashheat.bench.timing import gpu_us, require_cuda
 from flashheat.errors import FlashheatError
-from flashheat.ops import diffuse_triton, tuned
+from flashheat.ops import tuned
 from flashheat.ops.launch import device_size
 from flashheat.ops.tiles import Tile, choose_tile
 from flashheat.ops.tuned import Tuned
@@ -43,8 +43,12 @@ def run(sizes: list[int], K: int, C: int, precisions: list[str]) -> None:
             raise FlashheatError(f"a {what} to tune must lie between 1 and {largest}; it is {value}")
     for precision in precisions:
         if precision not in CANDIDATES:
-            raise FlashheatError(f"a precision to tune must be one of {', '.join(CANDIDATES)}; it is {precision!r}")
+            raise FlashheatError(
+                f"a precision to tune must be highest, high or half (bf16 and fp16); it is {precision!r}"
+            )
     require_cuda("tuning")
+    from flashheat.ops import diffuse_triton  # imports triton, which may be absent where there is no CUDA device
+
     device, start = torch.cuda.get_device_name(), time.monotonic()
     shapes = list(product(precisions, sizes))
     for n, (precision, V) in enumerate(shapes, 1):

@@ -202,15 +202,17 @@ class Operators:
         save(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path) -> Operators:
-        """Read what `save` wrote.
+    def load(cls, path: str | Path, device: torch.device | str | None = None) -> Operators:
+        """Read what `save` wrote; onto a device, where it is asked for: in one copy from page-locked memory.
+
+        The tensors are parts of one block of memory, which stays as long as any of them.
 
         Raises:
             FlashheatError: when the file is absent, damaged, or of another version.
         """
         from flashheat.operators.serial import load
 
-        return load(Path(path))
+        return load(Path(path), device)
 
     def __repr__(self) -> str:
         return (

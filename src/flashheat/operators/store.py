@@ -70,11 +70,11 @@ class OperatorStore:
             FlashheatError: as compute_operators does, and when the entry cannot be written.
         """
         path = self.path(mesh, k_eig, convention, frames, normals, dtype)
-        operators = self._read(path)
+        operators = self._read(path, device)
         if operators is None:
             operators = compute_operators(mesh, k_eig, convention, frames, normals, device, dtype)
             operators.save(path)
-        return operators.to(device or "cpu")
+        return operators
 
     def get_many(
         self,
@@ -90,13 +90,13 @@ class OperatorStore:
             FlashheatError: as compute_operators_of_many does, and when an entry cannot be written.
         """
         paths = [self.path(mesh, k_eig, convention, dtype=dtype) for mesh in meshes]
-        found = {path: self._read(path) for path in paths}
+        found = {path: self._read(path, device) for path in paths}
         absent = {path: mesh for path, mesh in zip(paths, meshes, strict=True) if found[path] is None}
         computed = compute_operators_of_many(list(absent.values()), k_eig, convention, device, dtype)
         for path, operators in zip(absent, computed, strict=True):
             operators.save(path)
             found[path] = operators
-        return [of.to(device or "cpu") for path in paths if (of := found[path]) is not None]
+        return [of for path in paths if (of := found[path]) is not None]
 
     def path(
         self,
@@ -115,11 +115,11 @@ class OperatorStore:
             _digest_array(digest, array)
         return self.folder / f"{digest.hexdigest()}.safetensors"
 
-    def _read(self, path: Path) -> Operators | None:
+    def _read(self, path: Path, device: torch.device | str | None) -> Operators | None:
         if not path.exists():
             return None
         try:
-            return Operators.load(path)
+            return Operators.load(path, device)
         except FlashheatError as error:
             aside = path.with_suffix(".damaged")
             logger.warning("%s; set aside as %s and computed again", error, aside.name)

@@ -4,12 +4,14 @@ They are separate so that an op's own file shows its equation first. Only shapes
 (never values), so nothing here waits for a device and all of it can be traced by `torch.compile` and `vmap`.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from flashheat.errors import FlashheatError
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # the kernel serves fewer: `dispatch`
 _ANOTHER_MESH = "Were the operators computed for another mesh?"
 
 
@@ -33,7 +35,7 @@ def check_spectrum(evals: Tensor, evecs: Tensor, offsets: Tensor | None) -> None
     expected = (*_batch(evecs, offsets), evecs.shape[-1])
     if evals.shape != expected:
         raise FlashheatError(
-            f"`evals` must have one entry per column of `evecs`{_a_mesh(offsets, evecs)}, {list(expected)}: "
+            f"`evals` must have one entry per column of `evecs`{_a_mesh(offsets, evecs)}, {_numbers(expected)}: "
             f"got {_shapes(evals=evals, evecs=evecs)}."
         )
 
@@ -43,7 +45,7 @@ def check_times(times: Tensor, x: Tensor) -> None:
     if not isinstance(times, Tensor):
         raise FlashheatError(
             f"`times` must be a tensor [C], one diffusion time per channel of `x`: got {type(times).__name__}, x "
-            f"{list(x.shape)}. For one time t, pass x.new_full((C,), t)."
+            f"{_numbers(x.shape)}. For one time t, pass x.new_full((C,), t)."
         )
     _check_common(times=times, x=x)
     if times.ndim != 1 or times.shape[0] != x.shape[-1]:
@@ -57,7 +59,7 @@ def check_spectral(s: Tensor, evecs: Tensor, offsets: Tensor | None) -> None:
     expected = (*_batch(evecs, offsets), evecs.shape[-1])
     if s.shape[:-1] != expected:
         raise FlashheatError(
-            f"`s` must have one row per column of `evecs`{_a_mesh(offsets, evecs)}, {[*expected, 'C']}: "
+            f"`s` must have one row per column of `evecs`{_a_mesh(offsets, evecs)}, {[*_numbers(expected), 'C']}: "
             f"got {_shapes(s=s, evecs=evecs)}."
         )
 
@@ -107,7 +109,7 @@ def _check_rank(name: str, tensor: Tensor, offsets: Tensor | None, layout: str) 
     if offsets is not None and (offsets.ndim != 1 or offsets.shape[0] < 1 or offsets.dtype != torch.int64):
         raise FlashheatError(
             f"`offsets` must be an int64 tensor [B + 1], from 0 to the number of rows of `{name}`: "
-            f"got {offsets.dtype} {list(offsets.shape)}."
+            f"got {offsets.dtype} {_numbers(offsets.shape)}."
         )
     if offsets is not None and offsets.device != tensor.device:
         raise FlashheatError(
@@ -132,4 +134,9 @@ def _a_mesh(offsets: Tensor | None, evecs: Tensor) -> str:
 
 
 def _shapes(**tensors: Tensor) -> str:
-    return ", ".join([f"{name} {list(tensor.shape)}" for name, tensor in tensors.items()])
+    return ", ".join(f"{name} {_numbers(tensor.shape)}" for name, tensor in tensors.items())
+
+
+def _numbers(shape: Iterable[int]) -> list[int]:
+    """Plain numbers, also where a compiler has symbols for the sizes, which its messages could not name."""
+    return [range(size).stop for size in shape]

@@ -7,6 +7,7 @@ for people.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 
 from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
-from flashheat.operators.serial import checksum
 
 FORMAT_VERSION = 2
 
@@ -122,3 +122,13 @@ def _load_net(net: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """A digest of the metadata and of every tensor's name, dtype, shape and bytes."""
+    digest = hashlib.blake2b(repr(sorted(metadata.items())).encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
