@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -42,7 +42,10 @@ MERIDIANS_A_PARALLEL = 16
 
 IMPLS = ("flashheat", "cuda", "eigsh")
 
+CALLS, ENOUGH = 4, 5.0  # of each side at most, and seconds after which there is no other
+
 Row = dict[str, Any]
+Result = TypeVar("Result")
 
 
 class System(NamedTuple):
@@ -105,14 +108,19 @@ def measure(impl: str, system: System, k_eig: int) -> Row:
 
 
 def _ours(system: System, k_eig: int, device: str) -> tuple[float, float, str]:
-    """On a CUDA device the second call counts: in the first one CUDA and its libraries are loaded."""
-    if device == "cuda":
-        _found(system, k_eig, device)
-    start = time.perf_counter()
-    found = _found(system, k_eig, device)
-    seconds = time.perf_counter() - start
+    seconds, found = _least(lambda: _found(system, k_eig, device))
     evals, evecs = found.evals[0].cpu().numpy(), found.evecs.cpu().numpy()
     return seconds, _residual(system.L.to_scipy(), system.mass.numpy(), evals, evecs), found.solver[0]
+
+
+def _least(run: Callable[[], Result]) -> tuple[float, Result]:
+    """Seconds of the quickest of several calls, as the first loads libraries and the machine may be busy; a result."""
+    seconds: list[float] = []
+    while len(seconds) < CALLS and sum(seconds) < ENOUGH:
+        start = time.perf_counter()
+        result = run()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), result
 
 
 def _found(system: System, k_eig: int, device: str) -> Spectrum:
@@ -127,16 +135,17 @@ def _found(system: System, k_eig: int, device: str) -> Spectrum:
 
 def _theirs(L: scipy.sparse.csr_array, mass: np.ndarray, k_eig: int) -> tuple[float, float, str]:
     """By the loosest tolerance that suffices; where none does, by that of the smallest residual."""
-    tried = []
+    tried: list[tuple[float, float, str]] = []
     for tolerance in ARPACK_TOLERANCES:
         start = time.perf_counter()
-        evals, evecs = _eigsh(L, mass, k_eig, tolerance)
-        tried.append((time.perf_counter() - start, _residual(L, mass, evals, evecs), f"tol {tolerance:.0e}"))
-        if tried[-1][1] <= TOLERANCE:
-            return tried[-1]
-        if len(tried) > 2 and tried[-1][1] > 0.9 * tried[-3][1]:  # it is not the tolerance that limits
+        found = _eigsh(L, mass, k_eig, tolerance)
+        tried.append((time.perf_counter() - start, _residual(L, mass, *found), f"{tolerance:.0e}"))
+        at_its_limit = len(tried) > 2 and tried[-1][1] > 0.9 * tried[-3][1]  # it is not the tolerance that limits
+        if tried[-1][1] <= TOLERANCE or at_its_limit:
             break
-    return min(tried, key=lambda of: (round(np.log10(of[1]), 1), of[0]))
+    best = min(tried, key=lambda of: (of[1] > TOLERANCE, round(np.log10(of[1]), 1), of[0]))
+    seconds = best[0] if best[0] > ENOUGH else min(best[0], _least(lambda: _eigsh(L, mass, k_eig, float(best[2])))[0])
+    return seconds, best[1], f"tol {best[2]}"
 
 
 def _eigsh(L: scipy.sparse.csr_array, mass: np.ndarray, k_eig: int, tolerance: float) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ It is separate because it is a choice, not a computation: no eigenvector is bett
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,12 +45,12 @@ def _turns(apart: Tensor, U: Tensor, null: Tensor) -> Tensor:
     numbers = torch.arange(1, n + 1, dtype=torch.float64, device=U.device)[:, None]
     steps = GOLDEN * torch.arange(1, most + 1, dtype=torch.float64, device=U.device)
     fixed = (numbers * steps).frac() - 0.5  # as good as random, and the same on every device
-    projected = (U.mT @ (null * fixed)).cpu()
-    turns = torch.eye(k, dtype=torch.float64).repeat(B, 1, 1)
-    for b, start, stop in groups:
-        Q, R = torch.linalg.qr(projected[b, start:stop, : stop - start])
-        turns[b, start:stop, start:stop] = Q * torch.where(R.diagonal() < 0, -1.0, 1.0)
-    return turns.to(U.device)
+    projected = (U.mT @ (null * fixed)).cpu().numpy()
+    turns = np.tile(np.eye(k), (B, 1, 1))
+    for b, start, stop in groups:  # NumPy takes a tenth of PyTorch's time for matrices this small
+        Q, R = np.linalg.qr(projected[b, start:stop, : stop - start])
+        turns[b, start:stop, start:stop] = Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
+    return torch.from_numpy(turns).to(U.device)
 
 
 def _runs(apart: list[bool]) -> list[tuple[int, int]]:
