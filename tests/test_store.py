@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 from flashheat.errors import FlashheatError
 from flashheat.mesh import Mesh, ellipsoid, icosphere
+from flashheat.nn import DiffusionNet
 from flashheat.operators import Operators, OperatorStore, compute_operators, compute_operators_of_many, store
 
 BODY = ellipsoid((1.0, 0.8, 0.5), 2)
@@ -92,6 +94,37 @@ def test_the_key_holds_every_option(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     paths.append(kept.path(BODY))
     assert len(set(paths)) == len(paths)
     assert kept.get(BODY, 8, "diffusion_net", dtype=torch.float64).convention == "diffusion_net"
+
+
+def test_a_basis_in_bfloat16_is_kept_with_its_gradients(tmp_path: Path) -> None:
+    kept, exact = OperatorStore(tmp_path), compute_operators(BODY, 20)
+    made, read = (kept.get(BODY, 20, basis=torch.bfloat16) for _ in range(2))
+    assert len(entries(tmp_path)) == 1
+    for of in (made, read, Operators.pack([read, read]).split()[1]):
+        assert (of.dtype, of.basis_dtype) == (torch.float32, torch.bfloat16)
+        for name in ("evecs", "gradX_evecs", "gradY_evecs"):
+            expected = getattr(exact, name)
+            assert torch.equal(getattr(of, name), expected.to(torch.bfloat16))  # of what was not rounded
+        assert torch.equal(of.mass, exact.mass)
+    assert kept.path(BODY, 20) != kept.path(BODY, 20, basis=torch.bfloat16)
+    with pytest.raises(FlashheatError, match=r"`basis_dtype`: got torch\.bfloat16, torch\.float32"):
+        Operators.pack([made, exact])
+    net = DiffusionNet(3, 2, width=8, depth=1).eval()
+    torch.testing.assert_close(net(exact.frames[:, 2], read), net(exact.frames[:, 2], exact), rtol=0.1, atol=0.05)
+
+
+def test_the_key_of_a_large_mesh_holds_every_byte(tmp_path: Path) -> None:
+    kept = OperatorStore(tmp_path)
+    verts = np.random.default_rng(0).random((200_000, 3))  # more than is hashed at once
+    faces, keys = np.zeros((0, 3), int), set()
+    for position in (None, 0, 43_690, 131_072, 599_999):
+        changed = verts.copy()
+        if position is not None:
+            changed.reshape(-1)[position] = np.nextafter(changed.reshape(-1)[position], 2)
+        keys.add(kept.path(SimpleNamespace(verts=changed, faces=faces)))
+    assert len(keys) == 5
+    halves = [verts[:131_072], verts[131_072:]]
+    assert kept.path(SimpleNamespace(verts=np.concatenate(halves[::-1]), faces=faces)) not in keys
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "another format"])

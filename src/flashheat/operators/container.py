@@ -109,6 +109,11 @@ class Operators:
         return self.mass.dtype
 
     @property
+    def basis_dtype(self) -> torch.dtype:
+        """The dtype of evecs and its gradients."""
+        return self.evecs.dtype
+
+    @property
     def gradX_evecs(self) -> Tensor:
         """[V, K] `gradX evecs`, made when it is first needed and kept."""
         return self._kept("_gradX_evecs", self.gradX)
@@ -141,6 +146,17 @@ class Operators:
         """
         device, dtype = (None, target) if isinstance(target, torch.dtype) else (target, dtype)
         return self.map(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
+
+    def with_basis(self, dtype: torch.dtype) -> Operators:
+        """The same operators with `evecs` and its gradients in another dtype, the gradients made before it is rounded.
+
+        In bfloat16 a training step reads half the memory; all else keeps its dtype. `to(dtype=...)` undoes it but for
+        the rounding.
+        """
+        bases = {name: getattr(self, name[1:]).to(dtype) for name in CACHED_BASES}
+        copy = replace(self, evecs=self.evecs.to(dtype))
+        copy.__dict__.update(bases)
+        return copy
 
     def pin_memory(self) -> Operators:
         """A copy in page-locked memory, as DataLoader(pin_memory=True) asks for."""

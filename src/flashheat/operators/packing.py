@@ -93,7 +93,7 @@ def _part(operators: Operators, b: int, verts: slice, faces: slice, edges: slice
 def _check_alike(parts: Sequence[Operators]) -> None:
     if not parts:
         raise FlashheatError("a pack must hold at least one mesh: got an empty list of operators")
-    for name in ("k_eig", "convention", "dtype", "device"):
+    for name in ("k_eig", "convention", "dtype", "basis_dtype", "device"):
         kinds = sorted({str(getattr(part, name)) for part in parts})
         if len(kinds) > 1:
             raise FlashheatError(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
-from flashheat.operators.container import Operators
+from flashheat.operators.container import CACHED_BASES, Operators
 from flashheat.operators.csr import CSR
 
 FORMAT_VERSION = "2"
@@ -111,6 +111,8 @@ def _tensors(operators: Operators) -> dict[str, Tensor]:
     for name, matrix in (("L", operators.L), ("grad", operators.gradX)):
         tensors |= {f"{name}.indptr": matrix.indptr, f"{name}.indices": matrix.indices}
     tensors |= {f"{name}.values": getattr(operators, name).values for name in ("L", "gradX", "gradY")}
+    if operators.basis_dtype != operators.dtype:  # its gradients cannot be made again from what was rounded
+        tensors |= {name[1:]: getattr(operators, name[1:]) for name in CACHED_BASES}
     return tensors if operators.offsets is None else tensors | {"offsets": operators.offsets}
 
 
@@ -120,7 +122,7 @@ def _from_tensors(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Opera
     def matrix(pattern: str, values: str) -> CSR:
         return CSR(tensors[f"{pattern}.indptr"], tensors[f"{pattern}.indices"], tensors[f"{values}.values"], (V, V))
 
-    return Operators(
+    operators = Operators(
         **{name: tensors[name] for name in TENSORS},
         L=matrix("L", "L"),
         gradX=matrix("grad", "gradX"),
@@ -129,3 +131,5 @@ def _from_tensors(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Opera
         solver=tuple(json.loads(metadata["solver"])),
         convention=metadata["convention"],
     )
+    operators.__dict__.update({name: tensors[name[1:]] for name in CACHED_BASES if name[1:] in tensors})
+    return operators

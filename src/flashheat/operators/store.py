@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ logger = logging.getLogger("flashheat")
 
 ALGORITHM_VERSION = 3  # raise it whenever compute_operators gives other numbers for the same input (see CONTRIBUTING)
 STALE_AFTER_SECONDS = 3600.0
+HASHED_AT_ONCE, HASHERS = 2**20, 4  # bytes; threads
 
 
 class OperatorStore:
@@ -63,16 +65,28 @@ class OperatorStore:
         normals: np.ndarray | Tensor | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
+        basis: torch.dtype | None = None,
     ) -> Operators:
         """What compute_operators gives for the same arguments: read when it is here, computed and kept when not.
+
+        Args:
+            mesh: as compute_operators takes it, and so are all others but one.
+            k_eig: K.
+            convention: "native" or "diffusion_net".
+            frames: [V, 3, 3].
+            normals: [V, 3].
+            device: where it is computed, and comes to.
+            dtype: of the result.
+            basis: dtype of evecs and its gradients, which then are kept too (see Operators.with_basis); None: `dtype`.
 
         Raises:
             FlashheatError: as compute_operators does, and when the entry cannot be written.
         """
-        path = self.path(mesh, k_eig, convention, frames, normals, dtype)
+        path = self.path(mesh, k_eig, convention, frames, normals, dtype, basis)
         operators = self._read(path, device)
         if operators is None:
             operators = compute_operators(mesh, k_eig, convention, frames, normals, device, dtype)
+            operators = operators if basis is None else operators.with_basis(basis)
             operators.save(path)
         return operators
 
@@ -106,10 +120,12 @@ class OperatorStore:
         frames: np.ndarray | Tensor | None = None,
         normals: np.ndarray | Tensor | None = None,
         dtype: torch.dtype = torch.float32,
+        basis: torch.dtype | None = None,
     ) -> Path:
         """The file that holds, or would hold, the operators for these arguments."""
         digest = hashlib.blake2b(
-            f"{FORMAT_VERSION} {ALGORITHM_VERSION} {k_eig} {convention} {dtype}".encode(), digest_size=20
+            f"{FORMAT_VERSION} {ALGORITHM_VERSION} {k_eig} {convention} {dtype} {basis or dtype}".encode(),
+            digest_size=20,
         )
         for array in (mesh.verts, mesh.faces, frames, normals):
             _digest_array(digest, array)
@@ -148,4 +164,15 @@ def _digest_array(digest: hashlib.blake2b, array: np.ndarray | Tensor | None) ->
         return
     array = np.ascontiguousarray(array.detach().cpu().numpy() if isinstance(array, Tensor) else array)
     digest.update(f"{array.dtype.str} {array.shape};".encode())
-    digest.update(array.data)
+    content = array.reshape(-1).view(np.uint8).data
+    parts = [content[start : start + HASHED_AT_ONCE] for start in range(0, len(content), HASHED_AT_ONCE)]
+    if len(parts) == 1:
+        digest.update(_hashed(parts[0]))
+        return
+    with ThreadPoolExecutor(HASHERS) as pool:  # of a large mesh the key would take as long as the entry
+        for of_part in pool.map(_hashed, parts):
+            digest.update(of_part)
+
+
+def _hashed(content: memoryview) -> bytes:
+    return hashlib.blake2b(content, digest_size=20).digest()
