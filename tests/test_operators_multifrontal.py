@@ -70,26 +70,33 @@ BODIES = {
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("cuts", [1, 2])
 @pytest.mark.parametrize("name", BODIES)
-def test_cells_of_a_level_have_no_entries_between_them(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_of_a_level_have_no_entries_between_them(
+    name: str, cuts: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dissection, "LEAF", 20)
+    monkeypatch.setattr(dissection, "TWICE_BELOW", 0 if cuts == 1 else 10_000)
     _, points, i, j, _ = system(BODIES[name], device)
     found = cut(points, i, j)
-    assert found.depth == max(0, int(np.ceil(np.log2(len(points) / 20))))
-    up = (found.level[i] - found.level[j]).clamp_min(0)
+    assert found.depth == max(0, int(np.ceil(np.log2(len(points) / 20)))) // found.cuts
+    assert found.cuts == (cuts if found.depth else 1)
+    assert found.cell.max() < found.n_cells[-1]
+    up = found.cuts * (found.level[i] - found.level[j]).clamp_min(0)
     together = found.level[i] >= found.level[j]
     assert (found.cell[i] >> up == found.cell[j])[together].all()  # the other row is of the same cell or of one above
     size = torch.bincount(found.cell[found.level == found.depth], minlength=1)
-    assert size.max() <= 20
+    assert size.max() <= 20 * found.cuts
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("leaf", [5, 40, 10_000])
+@pytest.mark.parametrize(("leaf", "twice_below"), [(5, 0), (40, 0), (40, 10_000), (10_000, 0)])
 @pytest.mark.parametrize("name", BODIES)
 def test_a_solve_is_that_of_the_dense_matrix(
-    name: str, leaf: int, device: str, monkeypatch: pytest.MonkeyPatch
+    name: str, leaf: int, twice_below: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dissection, "LEAF", leaf)
+    monkeypatch.setattr(dissection, "TWICE_BELOW", twice_below)
     dense, points, i, j, values = system(BODIES[name], device)
     b = torch.randn(len(points), 7, dtype=F64, generator=torch.Generator().manual_seed(0)).to(device)
     x = solve(factorise(analyse(cut(points, i, j), i, j), values), b)
@@ -103,7 +110,7 @@ def test_several_matrices_of_any_sizes_are_solved_as_one(monkeypatch: pytest.Mon
     i, j = (torch.cat([of[at] + s for of, s in zip(systems, starts, strict=True)]) for at in (2, 3))
     root = torch.arange(3).repeat_interleave(torch.tensor(n))
     cells = dissect(torch.cat([of[1] for of in systems]), i, j, root, 3)
-    assert (cells.cell >> cells.level == root).all()
+    assert (cells.cell >> (cells.cuts * cells.level) == root).all()
     b = torch.randn(sum(n), 4, dtype=F64)
     x = solve(factorise(analyse(cells, i, j), torch.cat([of[4] for of in systems])), b)
     for (dense, *_), part, of_b in zip(systems, x.split(n), b.split(n), strict=True):

@@ -75,10 +75,13 @@ def operators(
     mesh: Annotated[list[Path], typer.Option(help="A mesh beside the sphere and the slivers; again for more.")] = [],  # noqa: B006
     k_eig: Annotated[int, typer.Option(help="How many eigenpairs.")] = 128,
     impl: Annotated[list[str], typer.Option(help="flashheat, cuda or eigsh.")] = ["flashheat", "eigsh"],  # noqa: B006
+    threads: Annotated[
+        list[int], typer.Option(help="Of BLAS, on the CPU; again for more. [default: 1, 2, 4, all]")
+    ] = [],  # noqa: B006
 ) -> None:
     """Time operators: the lowest eigenpairs against SciPy's (eigsh), at the same tolerance, and all around them.
 
-    flashheat is ours on the CPU, cuda ours on a GPU; eigenpairs on a CPU are timed on 1, 2, 4 and all threads.
+    flashheat is ours on the CPU, cuda ours on a GPU; eigenpairs on a CPU are timed on several numbers of threads.
 
     Examples:
 
@@ -91,7 +94,7 @@ def operators(
 
     raise_on_ctrl_c()
     if "eigenpairs" in part:
-        run(out, commit, vertices, mesh, k_eig, impl)
+        run(out, commit, vertices, mesh, k_eig, impl, threads)
     run_rest(out, commit, [of for of in part if of != "eigenpairs"], k_eig, impl)
 
 

@@ -58,7 +58,13 @@ class System(NamedTuple):
 
 
 def run(
-    out: Path, commit: str, vertices: Sequence[int], files: Sequence[Path], k_eig: int, impls: Sequence[str]
+    out: Path,
+    commit: str,
+    vertices: Sequence[int],
+    files: Sequence[Path],
+    k_eig: int,
+    impls: Sequence[str],
+    threads: Sequence[int] = (),
 ) -> None:
     """Measure every mesh near every size by each implementation, row by row into a file of JSON lines.
 
@@ -69,6 +75,7 @@ def run(
         files: meshes, refined until they are as near to a size as they come; beside them a sphere and one of slivers.
         k_eig: how many eigenpairs.
         impls: of "flashheat" (on the CPU), "cuda" (flashheat on a CUDA device) and "eigsh".
+        threads: of BLAS on the CPU; none: 1, 2, 4 and all.
 
     Raises:
         FlashheatError: an implementation is unknown, a mesh cannot be read, or a result of flashheat misses the
@@ -84,11 +91,11 @@ def run(
     for mesh_name, mesh in meshes(vertices, bodies):
         system = _assembled(mesh)
         for impl in impls:
-            for threads in _threads() if impl != "cuda" else _threads()[-1:]:
-                with _threads_of_a_child(threads), ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            for n_threads in (threads or _threads()) if impl != "cuda" else _threads()[-1:]:
+                with _threads_of_a_child(n_threads), ProcessPoolExecutor(1, get_context("spawn")) as pool:
                     found = pool.submit(measure, impl, system, k_eig).result()
                 case = {"bench": "operators", "mesh": mesh_name, "V": mesh.n_verts, "K": k_eig, "impl": impl}
-                case |= {"threads": threads}
+                case |= {"threads": n_threads}
                 if impl != "eigsh" and not found["residual"] <= TOLERANCE:
                     wrong.append(f"{mesh_name}, {mesh.n_verts} vertices: {found['residual']:.1e}")
                 else:

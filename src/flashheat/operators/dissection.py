@@ -15,24 +15,32 @@ from torch import Tensor
 from flashheat.operators.segments import summed
 
 LEAF = 384  # about how many rows a cell that is not cut further may have: on a GPU few levels count more than few sums
+TWICE_BELOW = 60_000  # rows of a matrix: below, two cuts make one level, as launches count more than sums
 TILT = ((0.93, 0.29, 0.22), (-0.31, 0.94, 0.13), (-0.17, -0.19, 0.97))  # no flat part of a CAD model is across these
 
 
 @dataclass(frozen=True)
 class Dissection:
-    """Which cell each row belongs to. Level `l` has `2^l` cells for each root; cell `c` lies in cell `c // 2` above it.
+    """Which cell each row belongs to. Cell `c` lies in cell `c >> cuts` of the level above it.
 
     Args:
-        level: [n] the separator of a cell is on that cell's level; the last level is that of the leaves.
+        level: [n] the separators of a cell are on that cell's level; the last level is that of the leaves.
         cell: [n] which one on its level.
         n_roots: cells on level 0.
         depth: the last level.
+        cuts: how often a cell is halved from one level to the next.
     """
 
     level: Tensor
     cell: Tensor
     n_roots: int
     depth: int
+    cuts: int
+
+    @property
+    def n_cells(self) -> list[int]:
+        """How many cells each level has."""
+        return [self.n_roots << (self.cuts * level) for level in range(self.depth + 1)]
 
 
 def dissect(points: Tensor, i: Tensor, j: Tensor, root: Tensor, n_roots: int) -> Dissection:
@@ -52,19 +60,21 @@ def dissect(points: Tensor, i: Tensor, j: Tensor, root: Tensor, n_roots: int) ->
     points = points @ torch.tensor(TILT, dtype=points.dtype, device=points.device).mT
     along = points.argsort(0).argsort(0)  # [n, 3] the place of each row along each axis
     n, where, cell = len(points), root, root
-    depth = max(0, math.ceil(math.log2(max(n, 1) / n_roots / LEAF)))
+    n_cuts = max(0, math.ceil(math.log2(max(n, 1) / n_roots / LEAF)))
+    cuts = 2 if n_cuts > 1 and n < TWICE_BELOW * n_roots else 1
+    depth = n_cuts // cuts
     level = torch.full_like(cell, depth)
-    for now in range(depth):
+    for now in range(depth * cuts):
         n_cells = n_roots << now  # `where` is this number for all rows that are in a separator already
         half = _halves(points, along, where, n_cells)
         side = 2 * where + half
         border = summed(i, (side[i] ^ side[j] == 1).long(), n) > 0
         fewer = summed(side, border.long(), 2 * n_cells + 2).view(-1, 2).argmin(1)
         separator = border & (half == fewer[where])
-        level = torch.where(separator, now, level)
-        cell = torch.where(separator, where, cell)
+        level = torch.where(separator, now // cuts, level)
+        cell = torch.where(separator, where >> (now % cuts), cell)
         where = torch.where(separator, 2 * n_cells, side)
-    return Dissection(level, torch.where(level == depth, where, cell), n_roots, depth)
+    return Dissection(level, torch.where(level == depth, where, cell), n_roots, depth, cuts)
 
 
 def _halves(points: Tensor, along: Tensor, where: Tensor, n_cells: int) -> Tensor:

@@ -28,8 +28,8 @@ class _Level:
         q: border rows of the cell that has most.
         padding: [n_cells, p] 1 where an own row is none.
         border: [n_cells, q] rows of the padded order, or the number of all those rows where there is none.
-        halves: [2, n_cells, p + q] which row of the borders of a cell's first and second half comes to each row, with
-            those borders one below another, or the number of all their rows where none does. Empty for the leaves.
+        parts: [ways, n_cells, p + q] which row of the borders of each cell within it comes to each row, with those
+            borders one below another, or the number of all their rows where none does. Empty for the leaves.
         entries: the numbers of the matrix' entries that belong here.
         places: where they go in the fronts, as one flat index.
     """
@@ -39,7 +39,7 @@ class _Level:
     q: int
     padding: Tensor
     border: Tensor
-    halves: Tensor
+    parts: Tensor
     entries: Tensor
     places: Tensor
 
@@ -96,16 +96,16 @@ def analyse(dissection: Dissection, i: Tensor, j: Tensor) -> Pattern:
     counts = summed(level[own], torch.ones_like(own), dissection.depth + 1)
 
     p, q, first, n_entries = torch.stack([nodes.p, nodes.q, nodes.first, counts]).tolist()
-    n_cells = [dissection.n_roots << at for at in range(dissection.depth + 1)]
+    n_cells = dissection.n_cells
     border = nodes.borders(n_cells, q)
-    halves = nodes.halves(n_cells, p, q)
+    parts = nodes.parts(n_cells, p, q)
     sizes = nodes.size.split(n_cells)
     levels, start = [], 0
     for at in range(dissection.depth, -1, -1):
         rows, stop = slice(first[at], first[at] + n_cells[at] * p[at]), start + n_entries[at]
         padding = (torch.arange(p[at], device=i.device) >= sizes[at][:, None]).double()
         levels.append(
-            _Level(rows, p[at], q[at], padding, border[at], halves[at], numbers[start:stop], places[start:stop])
+            _Level(rows, p[at], q[at], padding, border[at], parts[at], numbers[start:stop], places[start:stop])
         )
         start = stop
     return Pattern(nodes.slot, levels[-1].rows.stop, levels)
@@ -117,9 +117,10 @@ class _Nodes:
     def __init__(self, dissection: Dissection, i: Tensor, j: Tensor) -> None:
         level, cell, depth, device = dissection.level, dissection.cell, dissection.depth, i.device
         steps = torch.arange(depth + 1, device=device)
-        self.n_cells = dissection.n_roots << steps
+        self.cuts = dissection.cuts
+        self.n_cells = dissection.n_roots << (self.cuts * steps)
         self.base = self.n_cells.cumsum(0) - self.n_cells
-        self.level = steps.repeat_interleave(self.n_cells, output_size=dissection.n_roots * (2 ** (depth + 1) - 1))
+        self.level = steps.repeat_interleave(self.n_cells, output_size=sum(dissection.n_cells))
         self.cell = torch.arange(len(self.level), device=device) - self.base[self.level]
         self.node = self.base[level] + cell
         self.size, rank = ranked(self.node, len(self.level))
@@ -134,7 +135,7 @@ class _Nodes:
         entry = torch.arange(len(i), device=device).repeat_interleave(climbed)
         step = torch.arange(len(entry), device=device) - (climbed.cumsum(0) - climbed)[entry]
         lower = i[entry]
-        passed = self.base[level[lower] - step] + (cell[lower] >> step)
+        passed = self.base[level[lower] - step] + (cell[lower] >> (self.cuts * step))
         self.keys = (passed * self.n_slots + self.slot[j[entry]]).unique()
         self.of_key, self.row = self.keys // self.n_slots, self.keys % self.n_slots
         self.border_size = summed(self.of_key, torch.ones_like(self.of_key), len(self.level))
@@ -163,9 +164,10 @@ class _Nodes:
             of.view(n, -1) if of.numel() else of.view(n, 0) for of, n in zip(flat.split(sizes), n_cells, strict=True)
         ]
 
-    def halves(self, n_cells: Sequence[int], p: Sequence[int], q: Sequence[int]) -> list[Tensor]:
-        """[2, n_cells, p + q] of each level, as it has them; [0, n_cells, p + q] of the last."""
-        ways = [2] * (len(n_cells) - 1) + [0]
+    def parts(self, n_cells: Sequence[int], p: Sequence[int], q: Sequence[int]) -> list[Tensor]:
+        """[ways, n_cells, p + q] of each level, as it has them; [0, n_cells, p + q] of the last."""
+        within = 1 << self.cuts
+        ways = [within] * (len(n_cells) - 1) + [0]
         sizes = [way * n * (a + b) for way, n, a, b in zip(ways, n_cells, p, q, strict=True)]
         nothing = [n * of for n, of in zip(n_cells[1:], q[1:], strict=True)] + [0]
         flat = torch.tensor(nothing, device=self.keys.device).repeat_interleave(
@@ -173,8 +175,9 @@ class _Nodes:
         )
         passed = self.level[self.of_key] > 0
         level, cell, row = self.level[self.of_key][passed] - 1, self.cell[self.of_key][passed], self.row[passed]
-        to = _starts(sizes, flat)[level] + (cell % 2 * self.n_cells[level] + cell // 2) * (self.p + self.q)[level]
-        to = to + self.place(self.base[level] + cell // 2, row)
+        above = cell >> self.cuts
+        to = _starts(sizes, flat)[level] + (cell % within * self.n_cells[level] + above) * (self.p + self.q)[level]
+        to = to + self.place(self.base[level] + above, row)
         flat[to] = cell * self.q[level + 1] + self.rank[passed]
         return [of.view(way, n, a + b) for of, way, n, a, b in zip(flat.split(sizes), ways, n_cells, p, q, strict=True)]
 
@@ -197,8 +200,8 @@ def factorise(pattern: Pattern, values: Tensor) -> Factors:
         front = values.new_zeros(n, f, f)
         front.view(-1)[level.places] = values[level.entries]
         front[:, :p, :p].diagonal(dim1=1, dim2=2).add_(level.padding)
-        if len(level.halves):
-            _extend(front, update, level.halves)
+        if len(level.parts):
+            _extend(front, update, level.parts)
         L, info = torch.linalg.cholesky_ex(front[:, :p, :p])
         failed.append(info.any())
         identity = torch.eye(p, dtype=values.dtype, device=values.device).expand(n, p, p)
@@ -211,14 +214,14 @@ def factorise(pattern: Pattern, values: Tensor) -> Factors:
     return Factors(pattern, blocks)
 
 
-def _extend(front: Tensor, update: Tensor, halves: Tensor) -> None:
-    """Add to each front what its two halves leave for their borders. Gathers, so that the order of sums is fixed."""
+def _extend(front: Tensor, update: Tensor, parts: Tensor) -> None:
+    """Add to each front what the cells within leave for their borders. Gathers, so that the order of sums is fixed."""
     n_below, q, _ = update.shape
     update = torch.nn.functional.pad(update.reshape(n_below * q, q), (0, 1, 0, 1))
-    for rows in halves:
+    for rows in parts:
         columns = torch.where(rows < n_below * q, rows % max(q, 1), q)
-        of_half = update.index_select(0, rows.view(-1)).view(*rows.shape, q + 1)
-        front += of_half.gather(2, columns[:, None, :].expand(-1, rows.shape[1], -1))
+        of_part = update.index_select(0, rows.view(-1)).view(*rows.shape, q + 1)
+        front += of_part.gather(2, columns[:, None, :].expand(-1, rows.shape[1], -1))
 
 
 def solve(factors: Factors, b: Tensor) -> Tensor:
@@ -231,10 +234,10 @@ def solve(factors: Factors, b: Tensor) -> Tensor:
         below, passed = passed, b.new_empty(level.border.numel() + 1, m)
         passed[-1] = 0
         into = passed[:-1].view(*level.border.shape, m)
-        if len(level.halves):
-            of_halves = below.index_select(0, level.halves.view(-1)).view(*level.halves.shape, m).sum(0)
-            own += of_halves[:, : level.p]
-            torch.baddbmm(of_halves[:, level.p :], down, own, alpha=-1, out=into)
+        if len(level.parts):
+            of_parts = below.index_select(0, level.parts.view(-1)).view(*level.parts.shape, m).sum(0)
+            own += of_parts[:, : level.p]
+            torch.baddbmm(of_parts[:, level.p :], down, own, alpha=-1, out=into)
         else:
             torch.bmm(down, own, out=into).neg_()
     x = b.new_zeros(pattern.n_slots + 1, m)
