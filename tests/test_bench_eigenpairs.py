@@ -76,7 +76,7 @@ def test_what_surrounds_the_eigenpairs_has_rows_and_a_table(tmp_path: Path, monk
     rows = figures.read_rows(out)
     assert [row["bench"] for row in rows] == ["geometry"] * 2 + ["many"] + ["store"] * 6
     assert all(row["seconds"] > 0 and row["commit"] == "abc" for row in rows)
-    text = figures.insert("<!-- pipeline: begin -->\n<!-- pipeline: end -->", rows)
+    text = figures.insert("<!-- pipeline-cpu: begin -->\n<!-- pipeline-cpu: end -->", rows)
     assert "| L, mass and gradients of icosphere | 162 | cpu |" in text
     assert "| all of 2 meshes | 1,000 | cpu |" in text
     with pytest.raises(FlashheatError, match="a part must be one of eigenpairs, geometry, many, store; it is 'all'"):

@@ -166,8 +166,9 @@ def eigenpair_table(rows: list[Row], impl: str = "flashheat") -> str:
     return "\n".join(lines)
 
 
-def pipeline_table(rows: list[Row]) -> str:
-    """Markdown: what is not eigenpairs alone, a line a row."""
+def pipeline_table(rows: list[Row], device: str) -> str:
+    """Markdown: what is not eigenpairs alone, a line a row, on "cpu" or "cuda"."""
+    rows = [row for row in rows if row["impl"].startswith(device)]
     lines = _head(["what", "V", "on", "seconds", "rate"])
     for row in sorted(rows, key=lambda row: (row["bench"], row["V"], row["impl"], row.get("cache", ""))):
         if row["bench"] == "geometry":
@@ -189,7 +190,8 @@ TABLES: dict[str, tuple[str, Callable[[list[Row]], str]]] = {  # the mark in a t
     "ragged": ("ops", ragged_table),
     "eigenpairs": ("operators", eigenpair_table),
     "eigenpairs-cuda": ("operators", partial(eigenpair_table, impl="cuda")),
-    "pipeline": ("geometry many store", pipeline_table),
+    "pipeline-cpu": ("geometry many store", partial(pipeline_table, device="cpu")),
+    "pipeline-cuda": ("geometry many store", partial(pipeline_table, device="cuda")),
 }
 
 
