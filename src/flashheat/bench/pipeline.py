@@ -27,7 +27,7 @@ from flashheat.operators.geometry import usable_geometry
 from flashheat.operators.gradient import gradients
 from flashheat.operators.laplacian import laplacian_and_mass
 
-VERTICES = 164_000  # of one mesh
+VERTICES = 100_000  # of one mesh, about
 MESHES, MESHES_AT_ONCE = 1000, 250
 REPEATS = 5
 
