@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -97,6 +98,16 @@ def test_one_that_fails_is_named_by_its_size() -> None:
     line = Mesh([[0, 0, 0], [1, 0, 0], [2, 0, 0]], [[0, 1, 2]])
     with pytest.raises(MeshError, match="got 3 vertices and 1 faces, none with area"):
         compute_operators_of_many([icosphere(1), line, icosphere(1)], 5)
+
+
+def test_a_mesh_of_a_pack_is_held_to_its_own_scale_and_vertices() -> None:
+    tiny = Mesh(1e-25 * icosphere(1).verts, icosphere(1).faces)
+    with pytest.raises(MeshError, match="must let `mass` fit"):
+        compute_operators_of_many([icosphere(1), tiny], 5)
+    assert compute_operators_of_many([icosphere(1), tiny], 5, dtype=F64)[1].evals[1] > 1e49
+    beyond = SimpleNamespace(verts=icosphere(0).verts, faces=np.array([[0, 1, 12]]))
+    with pytest.raises(MeshError, match="0 to 11: got 12"):
+        compute_operators_of_many([beyond, icosphere(1)], 5)
 
 
 @pytest.mark.parametrize("device", DEVICES)

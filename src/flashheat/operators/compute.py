@@ -18,7 +18,7 @@ from flashheat.operators.frames import tangent_frames
 from flashheat.operators.geometry import unique_edges, usable_geometry
 from flashheat.operators.gradient import gradients
 from flashheat.operators.laplacian import laplacian_and_mass
-from flashheat.operators.segments import connected
+from flashheat.operators.segments import connected, reduced
 from flashheat.operators.spectrum import lowest_eigenpairs
 
 CONVENTIONS = ("native", "diffusion_net")
@@ -109,14 +109,13 @@ def _computed(
     dtype: torch.dtype,
 ) -> Operators:
     """Of one mesh, or packed of several."""
-    sizes = [len(np.asarray(mesh.verts)) for mesh in meshes]
+    all_verts = [np.asarray(mesh.verts, np.float64) for mesh in meshes]
+    sizes = [len(of) for of in all_verts]
     offsets = np.cumsum([0, *sizes])
-    verts = np.concatenate([np.asarray(mesh.verts, np.float64) for mesh in meshes])
-    all_faces = [
-        np.asarray(mesh.faces, np.int64).reshape(-1, 3) + start for mesh, start in zip(meshes, offsets, strict=False)
-    ]
+    all_faces = [_faces(mesh.faces, n) + start for mesh, n, start in zip(meshes, sizes, offsets[:-1], strict=True)]
     faces = torch.from_numpy(np.concatenate(all_faces)).to(device)
-    geometry = usable_geometry(torch.from_numpy(verts).to(device), faces, sizes, convention)
+    verts = torch.from_numpy(np.concatenate(all_verts)).to(device)
+    geometry = usable_geometry(verts, faces, sizes, convention)
     L, mass = laplacian_and_mass(geometry, convention)
     frames = tangent_frames(geometry.normals) if frames is None else frames
     gradX, gradY = gradients(geometry, frames, convention)
@@ -124,11 +123,15 @@ def _computed(
     labels = connected(ends[0].reshape(-1), ends[1].reshape(-1), len(mass))
     spectrum = lowest_eigenpairs(L, mass, geometry.verts, labels, geometry.mesh, k_eig, convention)
     scale, packed = geometry.scale[geometry.mesh], len(meshes) > 1
+    mass, evecs = mass * scale**2, spectrum.evecs / scale[:, None]
     evals, residuals = spectrum.evals * geometry.scale[:, None] ** -2, spectrum.residuals
+    for name, of_vertex in (("mass", mass), ("evecs", evecs.abs().amax(1))):
+        _require_fitting(reduced(of_vertex, geometry.mesh, len(meshes), "max"), dtype, name)
+    _require_fitting(evals.amax(1), dtype, "evals")
     return Operators(
-        mass=_fitting(mass * scale**2, dtype, "mass"),
-        evals=_fitting(evals if packed else evals[0], dtype, "evals"),
-        evecs=_fitting(spectrum.evecs / scale[:, None], dtype, "evecs"),
+        mass=mass,
+        evals=evals if packed else evals[0],
+        evecs=evecs,
         L=L,
         gradX=gradX,
         gradY=gradY,
@@ -144,19 +147,28 @@ def _computed(
     ).to(dtype)
 
 
-def _fitting(values: Tensor, dtype: torch.dtype, name: str) -> Tensor:
-    """Values in the mesh's own unit of length.
+def _faces(faces: np.ndarray, n_verts: int) -> np.ndarray:
+    """As int64.
 
     Raises:
-        MeshError: when the largest of them overflows or vanishes in `dtype`.
+        MeshError: one is of a vertex that the mesh does not have (in a pack it would be another mesh's).
     """
-    largest, limits = float(values.abs().max()), torch.finfo(dtype)
-    if largest and not limits.tiny <= largest <= limits.max:
+    faces = np.asarray(faces, np.int64).reshape(-1, 3)
+    wrong = (faces < 0) | (faces >= n_verts)
+    if wrong.any():
+        raise MeshError(f"faces must be of the mesh's vertices, 0 to {n_verts - 1}: got {faces[wrong][0]}")
+    return faces
+
+
+def _require_fitting(largest: Tensor, dtype: torch.dtype, name: str) -> None:
+    """Raise a MeshError when the largest value of a mesh, of those [B] in its own unit of length, leaves the dtype."""
+    limits = torch.finfo(dtype)
+    wrong = (largest > 0) & ((largest < limits.tiny) | (largest > limits.max))
+    if bool(wrong.any()):
         raise MeshError(
-            f"a mesh's scale must let `{name}` fit {dtype}: the largest is {largest:.1e}; "
+            f"a mesh's scale must let `{name}` fit {dtype}: the largest is {float(largest[wrong][0]):.1e}; "
             "normalise the mesh (Mesh.normalise), or ask for float64"
         )
-    return values
 
 
 def _given(frames: np.ndarray | Tensor | None, normals: np.ndarray | Tensor | None, V: int) -> Tensor | None:
