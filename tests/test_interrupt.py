@@ -16,7 +16,11 @@ from tests.test_data_folder import write_off
 COMMAND = """
 import sys
 from flashheat.__main__ import main
-print("at the door", flush=True)
+class Door:  # `main` imports this first: before that, Ctrl-C is the interpreter's and would be no word of ours
+    def find_spec(self, name, *_):
+        if name == "flashheat.interrupt":
+            print("at the door", flush=True)
+sys.meta_path.insert(0, Door())
 main()
 """
 
