@@ -60,18 +60,25 @@ def test_both_results_have_the_dtype_of_x():
 
 def test_a_mistake_is_one_line_that_names_the_arguments():
     case = diffusion_case(30, 8, 4)
-    with pytest.raises(FlashheatError, match="x must have at least 2 axes"):
+    with pytest.raises(
+        FlashheatError, match=r"^`x` must be \[..., V, C\]: got x \[30\]. A single column is `x\[:, None\]`.$"
+    ):
         diffusion_func(case.evecs, case.x[:, 0], case.mass, case.evals, case.times)
-    with pytest.raises(FlashheatError, match="mass must be a tensor; it is of type list"):
+    with pytest.raises(FlashheatError, match=r"^`mass` must be a torch.Tensor \[..., V\]: got list. torch.as_tensor"):
         torch_diffusion(case.x, case.evecs, [1.0], case.evals, case.times)
     for run in (lambda x, basis: torch_diffusion(x, basis, case.mass, case.evals, case.times),
                 lambda x, basis: diffusion_func(basis, x, case.mass, case.evals, case.times)):  # fmt: skip
-        with pytest.raises(FlashheatError, match="evecs is basis here"):
+        with pytest.raises(FlashheatError, match=r"evecs is basis, evals is (evalues|e, times is d) here"):
             run(case.x, case.evecs[:-1])
     for times in (case.times[:1], case.times[None]):
         with pytest.raises(FlashheatError, match="times"):
             torch_diffusion(case.x, case.evecs, case.mass, case.evals, times)
-    with pytest.raises(FlashheatError, match="leading axes must broadcast"):
+    for time, got in ((0.1, "float"), (torch.tensor(0.1), r"d \[\]")):
+        with pytest.raises(
+            FlashheatError, match=rf"^`d` must be .*\[C\]: got {got}. (For one time t, pass|One for all is)"
+        ):
+            diffusion_func(case.evecs, case.x, case.mass, case.evals, time)
+    with pytest.raises(FlashheatError, match=r"leading axes must broadcast .*: got x \[2, 30, 4\], .* Give each those"):
         diffusion_func(case.evecs.expand(3, 30, 8), case.x.expand(2, 30, 4), case.mass, case.evals, case.times)
 
 

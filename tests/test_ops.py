@@ -273,6 +273,10 @@ def test_autocast_leaves_the_sums_in_float32():
         ({"times": (4,)}, ("times [4]", "x [63, 5]")),
         ({"gradX_evecs": (63, 6)}, ("gradX_evecs [63, 6]", "evecs [63, 7]")),
         ({"x": (63,)}, ("x", "[63]")),
+        ({"x": (2, 3, 63, 5)}, ("x [2, 3, 63, 5]", "Join leading axes, by `x.flatten(0, -3)`")),
+        ({"mass": (63, 1)}, ("mass [63, 1]", "Pass it as [63].")),
+        ({"x": (2, 63, 5)}, ("evecs [63, 7]", "Give each the same leading axis")),
+        ({"evals": (2, 7)}, ("evals [2, 7]", "such as `evals[0]`")),
     ],
 )
 def test_an_error_names_both_arguments(change, both):
@@ -288,6 +292,56 @@ def test_offsets_must_rise_from_zero_to_the_number_of_vertices(offsets):
     case = CASES["packed"]
     with pytest.raises(FlashheatError, match=r"offsets|evals"):
         diffuse(*case.tensors(*DIFFUSE_ARGUMENTS), torch.tensor(offsets, dtype=torch.int64))
+
+
+ALL = ("diffuse", "to_basis", "from_basis")
+SAME_OPERATORS, FOR_ONE_TIME = "Take both from the same operators", "For one time t in all channels, pass `x.new_full"
+COEFFICIENTS, OFFSETS = "Coefficients come from `to_basis`", "torch.tensor([0, *sizes]).cumsum(0)"
+
+
+@pytest.mark.parametrize(
+    ("ops", "name", "change", "got", "what_to_do"),
+    [
+        (ALL[:2], "x", lambda t: t.long(), "torch.int64", "Convert it, by `x.float()`"),
+        (ALL[:2], "x", lambda t: t > 0, "torch.bool", "Convert it, by `x.float()`"),
+        (ALL[:2], "x", lambda t: t.to(torch.float8_e4m3fn), "float8_e4m3fn", "Convert it, by `x.float()`"),
+        (ALL[:2], "x", lambda t: t.to(torch.complex64), "torch.complex64", "Pass `x.real` and `x.imag`"),
+        (ALL[:2], "x", lambda t: t[:, 0], "x [54]", "A single column is `x[:, None]`"),
+        (ALL[:2], "x", lambda t: t[:, None], "x [54, 1, 4]", "Leave `offsets` out, or the leading axis"),
+        (ALL[:1], "evals", lambda t: t[:, :-1], "evals [4, 5], evecs [54, 6]", SAME_OPERATORS),
+        (ALL[:1], "evals", lambda t: t[0], "evals [6], evecs [54, 6]", "Pass one for each mesh, 4 in all"),
+        (ALL[:1], "times", lambda t: t[:1], "times [1], x [54, 4]", f"{FOR_ONE_TIME}((4,), t)`"),
+        (ALL[:1], "times", lambda t: t[0], "times [], x [54, 4]", f"{FOR_ONE_TIME}((4,), t)`"),
+        (ALL[2:], "s", lambda t: t[:, :-1], "s [4, 5, 4], evecs [54, 6]", COEFFICIENTS),
+        (ALL[2:], "s", lambda t: t.mT, "s [4, 4, 6], evecs [54, 6]", COEFFICIENTS),
+        (ALL[2:], "s", lambda t: t[0], "[4, 6, C]: got s [6, 4], evecs [54, 6]", "Pass one for each mesh, 4 in all"),
+        (ALL[2:], "s", lambda t: t[..., 0], "s [4, 6], evecs [54, 6]", "One channel is `s[..., None]`"),
+        (ALL, "offsets", lambda t: t.int(), "torch.int32 [5]", OFFSETS),
+        (ALL, "offsets", lambda t: t.float(), "torch.float32 [5]", OFFSETS),
+        (ALL, "offsets", lambda t: t[None], "torch.int64 [1, 5]", OFFSETS),
+        (ALL, "offsets", lambda t: t.tolist(), "got list", OFFSETS),
+        (ALL, "offsets", lambda t: t + 1, "[1, 21, 22, 22] ... 55", OFFSETS),
+        (ALL, "offsets", lambda t: t.flip(0), "[54, 21, 21, 20] ... 0", OFFSETS),
+    ],
+)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_mistake_is_one_line_that_says_what_to_do(ops, name, change, got, what_to_do, compiled):
+    case = CASES["packed"]
+    tensors = vars(case) | {"s": to_basis(case.x, case.mass, case.evecs, case.offsets)}
+    tensors |= {name: change(tensors[name])}
+    arguments = {"diffuse": DIFFUSE_ARGUMENTS, "to_basis": ("x", "mass", "evecs"), "from_basis": ("s", "evecs")}
+    for op in ops:
+        run = {"diffuse": diffuse, "to_basis": to_basis, "from_basis": from_basis}[op]
+        torch._dynamo.reset()
+        with pytest.raises(FlashheatError) as error:
+            (torch.compile(run, backend="eager") if compiled else run)(
+                *(tensors[n] for n in arguments[op]), tensors["offsets"]
+            )
+        line = str(error.value)
+        assert line.startswith(f"`{name}` must")
+        assert got in line
+        assert what_to_do in line[line.index("got ") :]
+        assert "\n" not in line
 
 
 def test_what_is_no_tensor_is_refused_by_name():

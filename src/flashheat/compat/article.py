@@ -18,6 +18,8 @@ from flashheat.errors import FlashheatError
 from flashheat.ops import diffuse, diffuse_reference
 from flashheat.ops.checks import check_features, check_spectrum, check_times
 
+_LAYOUTS = (("...", "V", "C"), ("...", "V", "K"), ("...", "V"), ("...", "K"), ("C",))  # of x, basis, mass, evals, times
+
 
 def torch_diffusion(x: Tensor, basis: Tensor, mass: Tensor, evalues: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
     """`(out, spectral)` by plain PyTorch: `spectral = exp(-evalues times) (basis^T (mass x))`, `out = basis spectral`.
@@ -25,7 +27,7 @@ def torch_diffusion(x: Tensor, basis: Tensor, mass: Tensor, evalues: Tensor, tim
     Raises:
         FlashheatError: shapes, dtypes or devices disagree.
     """
-    return _in_one_batch(_checked_reference, x, basis, mass, evalues, times)
+    return _in_one_batch(_checked_reference, x=x, basis=basis, mass=mass, evalues=evalues, times=times)
 
 
 def diffusion_func(basis: Tensor, x: Tensor, mass: Tensor, e: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,7 +36,7 @@ def diffusion_func(basis: Tensor, x: Tensor, mass: Tensor, e: Tensor, d: Tensor)
     Raises:
         FlashheatError: shapes, dtypes or devices disagree.
     """
-    return _in_one_batch(diffuse, x, basis, mass, e, d)
+    return _in_one_batch(diffuse, x=x, basis=basis, mass=mass, e=e, d=d)
 
 
 class FlashDiffusion:
@@ -50,23 +52,19 @@ def _checked_reference(x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, ti
     return diffuse_reference(x, mass, evals, evecs, times, *rest)
 
 
-def _in_one_batch(
-    run: Callable[..., Any], x: Tensor, basis: Tensor, mass: Tensor, evals: Tensor, times: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Run with all leading axes as one, which is what the ops take."""
-    own = {"x": (x, 2), "basis": (basis, 2), "mass": (mass, 1), "evalues (e)": (evals, 1)}
-    for name, (t, n_axes) in {**own, "times (d)": (times, 1)}.items():
-        if not isinstance(t, Tensor):
-            raise FlashheatError(f"{name} must be a tensor; it is of type {type(t).__name__}")
-        if t.ndim < n_axes:
-            axes = "axis" if n_axes == 1 else "axes"
-            raise FlashheatError(f"{name} must have at least {n_axes} {axes}; its shape is {tuple(t.shape)}")
-    leading = [t.shape[: t.ndim - n_axes] for t, n_axes in own.values()]
+def _in_one_batch(run: Callable[..., Any], **tensors: Tensor) -> tuple[Tensor, Tensor]:
+    """Run with all leading axes as one, which is what the ops take; `tensors` are x, basis, mass, evals and times."""
+    for (name, t), layout in zip(tensors.items(), _LAYOUTS, strict=True):
+        _check_axes(name, t, layout)
+    x, basis, mass, evals, times = tensors.values()
+    own = ((x, 2), (basis, 2), (mass, 1), (evals, 1))
     try:
-        batch = torch.broadcast_shapes(*leading)
+        batch = torch.broadcast_shapes(*(t.shape[: t.ndim - n_axes] for t, n_axes in own))
     except RuntimeError as error:
-        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, (t, _) in own.items())
-        raise FlashheatError(f"the leading axes must broadcast against one another; they are of {shapes}") from error
+        shapes = ", ".join(f"{name} {list(t.shape)}" for name, t in list(tensors.items())[:-1])
+        raise FlashheatError(
+            f"the leading axes must broadcast against one another: got {shapes}. Give each those of `x`, or none."
+        ) from error
 
     def flat(t: Tensor, n_axes: int) -> Tensor:
         own_shape = t.shape[t.ndim - n_axes :]
@@ -75,8 +73,24 @@ def _in_one_batch(
     try:
         out, spectral = run(flat(x, 2), flat(mass, 1), flat(evals, 1), flat(basis, 2), times, None, True)
     except FlashheatError as error:
-        names = "evecs is basis here, evals is evalues or e, times is times or d"
-        raise FlashheatError(f"{error} ({names})") from error
+        here = dict(zip(("evecs", "evals", "times"), list(tensors)[1:2] + list(tensors)[3:], strict=True))
+        names = ", ".join(f"{ours} is {theirs}" for ours, theirs in here.items() if ours != theirs)
+        raise FlashheatError(f"{error} ({names} here)") from error
     if not batch:
         return out, spectral.to(x.dtype)
     return out.unflatten(0, batch), spectral.to(x.dtype).unflatten(0, batch)
+
+
+def _check_axes(name: str, t: Tensor, layout: tuple[str, ...]) -> None:
+    axes = f"[{', '.join(layout)}]"
+    if not isinstance(t, Tensor):
+        what_to_do = (
+            "For one time t, pass `x.new_full((C,), t)`." if layout == ("C",) else "torch.as_tensor makes it one."
+        )
+        raise FlashheatError(f"`{name}` must be a torch.Tensor {axes}: got {type(t).__name__}. {what_to_do}")
+    n_axes = len(layout) - (layout[0] == "...")
+    if t.ndim < n_axes:
+        what_to_do = (
+            f"A single column is `{name}[:, None]`" if n_axes == 2 else f"One for all is `{name}.expand({layout[-1]})`"
+        )
+        raise FlashheatError(f"`{name}` must be {axes}: got {name} {list(t.shape)}. {what_to_do}.")

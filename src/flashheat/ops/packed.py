@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from flashheat.errors import FlashheatError
+from flashheat.ops.checks import MAKE_OFFSETS
 
 
 def reduce(left: Tensor, right: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -74,7 +75,8 @@ def _sizes(offsets: Tensor, n_rows: int) -> list[int]:
     sizes = [stop - start for start, stop in pairwise(bounds)]
     if bounds[0] != 0 or bounds[-1] != n_rows or min(sizes, default=0) < 0:
         raise FlashheatError(
-            f"`offsets` must rise from 0 to the number of packed vertices, {n_rows}: got {bounds[:4]} ... {bounds[-1]}."
+            f"`offsets` must rise from 0 to the number of packed vertices, {n_rows}: "
+            f"got {bounds[:4]} ... {bounds[-1]}. {MAKE_OFFSETS}"
         )
     return sizes
 
