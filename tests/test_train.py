@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from flashheat.devices import check_device
 from flashheat.errors import FlashheatError
 from flashheat.mesh import icosphere
 from flashheat.nn import PointwiseNet
 from flashheat.tasks import Pressure, Segmentation
 from flashheat.train import TrainConfig, demo_config, describe, open_run, train
-from flashheat.train.networks import MODEL, POINTWISE, check_device, make_network, n_parameters, pointwise_size
+from flashheat.train.networks import MODEL, POINTWISE, make_network, n_parameters, pointwise_size
 from flashheat.train.progress import LogProgress
 from tests.test_data_folder import write_off
 

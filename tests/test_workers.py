@@ -12,6 +12,7 @@ import torch
 from flashheat.errors import FlashheatError
 from flashheat.mesh.primitives import icosphere, torus
 from flashheat.operators import Operators, OperatorStore
+from flashheat.operators import store as store_module
 from flashheat.train import precompute
 from flashheat.train.precompute import _each_on_device, mesh_files
 from flashheat.workers import KILLED, each
@@ -52,6 +53,32 @@ def test_two_workers_fill_the_store_as_one_does(tmp_path):
     assert names(tmp_path / "two") == names(tmp_path / "one")
     with pytest.raises(FlashheatError, match="number of workers"):
         precompute([tmp_path], k_eig=6, store=str(tmp_path / "one"), workers=0)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory\nlong"), KeyError("x")])
+def test_whatever_a_mesh_brings_about_is_reported_and_stops_nothing(tmp_path, monkeypatch, error):
+    for n, mesh in enumerate((icosphere(1), torus(12, 8), icosphere(2))):
+        write_off(tmp_path / f"{n}.off", mesh.verts, mesh.faces)
+    compute = store_module.compute_operators_of_many
+
+    def fails(meshes, *rest):
+        if any(mesh.n_verts == 96 for mesh in meshes):
+            raise error
+        return compute(meshes, *rest)
+
+    monkeypatch.setattr(store_module, "compute_operators", lambda mesh, k, *rest: fails([mesh], k)[0])
+    monkeypatch.setattr(store_module, "compute_operators_of_many", fails)
+    for n, found in enumerate(
+        (
+            precompute([tmp_path], k_eig=6, store=str(tmp_path / "s0")),
+            dict(_each_on_device(mesh_files(tmp_path), 6, OperatorStore(tmp_path / "s1"), 1, "cpu")),
+        )
+    ):
+        failed = {str(file): why for file, why in found.items() if why}
+        assert list(failed) == [str(tmp_path / "1.off")]
+        expected = "worth a report: KeyError" if isinstance(error, KeyError) else "must fit into memory"
+        assert expected in failed[str(tmp_path / "1.off")]
+        assert len(names(tmp_path / f"s{n}")) == 2
 
 
 @pytest.mark.parametrize("vertices_at_once", [50, 500_000])

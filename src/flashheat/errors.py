@@ -11,7 +11,16 @@ class FlashheatError(ValueError):
 
 
 class MeshError(FlashheatError):
-    """A mesh that cannot be read or used, or operators that do not belong to it."""
+    """A mesh that cannot be read or used, or operators that do not belong to it.
+
+    Args:
+        message: the line.
+        which: the number of the mesh among several that are worked on together.
+    """
+
+    def __init__(self, message: str, which: int | None = None) -> None:
+        super().__init__(message)
+        self.which = which
 
 
 class MissingExtraError(FlashheatError, ImportError):

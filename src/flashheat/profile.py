@@ -20,10 +20,10 @@ from torch.profiler import ProfilerActivity
 from flashheat.bench import ops
 from flashheat.bench.cases import random_case
 from flashheat.bench.timing import gpu_us
+from flashheat.devices import check_device
 from flashheat.errors import FlashheatError
 from flashheat.files import make_folder, write_atomically
 from flashheat.ops import diffuse
-from flashheat.train.networks import check_device
 
 WHAT = ("op", "step")
 _CALLS = 10

@@ -146,7 +146,8 @@ def batches(system: System, components: Sequence[Component]) -> Iterator[Batch]:
     while left:
         n = left[0].n
         most = max(1, BATCH_ROWS[system.root.device.type] // n)
-        members = [of for of in left[:most] if of.n >= SMALLEST * n]
+        least = max(SMALLEST * n, max(of.wanted for of in left[:most]))  # each must have as many eigenpairs as any
+        members = [left[0], *(of for of in left[1:most] if of.n >= least)]
         left = left[len(members) :]
         yield batch_of(system, members)
 

@@ -5,15 +5,16 @@ It is separate so that `import flashheat` loads none of the numerical packages t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from flashheat.devices import check_device
 from flashheat.errors import FlashheatError, MeshError, check_count
-from flashheat.operators.container import Operators
+from flashheat.operators.container import Operators, check_dtype
 from flashheat.operators.frames import tangent_frames
 from flashheat.operators.geometry import unique_edges, usable_geometry
 from flashheat.operators.gradient import gradients
@@ -53,8 +54,8 @@ def compute_operators(
         convention: "native" is scale-free; "diffusion_net" reproduces the original's constants, for published weights.
         frames: [V, 3, 3] rows tangent X, tangent Y, normal, when they are known.
         normals: [V, 3] of any length, when they are known and frames are not.
-        device: where all is computed and the result stays; None: the CPU. Point clouds' neighbourhoods, and meshes with
-            slivers or that are not manifold (robust_laplacian), pass by the CPU.
+        device: where all is computed and the result stays; None: the CPU. What passes by the CPU all the same is in
+            docs/operators.md.
         dtype: of the result.
 
     Raises:
@@ -67,14 +68,13 @@ def compute_operators(
 
     Source: Sharp et al., "DiffusionNet", 2022 (arXiv 2012.00888), section 3.
     """
-    _check(k_eig, convention)
-    on = torch.device(device or "cpu")
+    on = _checked(k_eig, convention, device, dtype)
     given = _given(frames, normals, len(np.asarray(mesh.verts)))
     return _computed([mesh], k_eig, convention, None if given is None else given.to(on), on, dtype)
 
 
 def compute_operators_of_many(
-    meshes: Sequence[HasGeometry],
+    meshes: Iterable[HasGeometry],
     k_eig: int = 128,
     convention: str = "native",
     device: torch.device | str | None = None,
@@ -83,21 +83,31 @@ def compute_operators_of_many(
     """`compute_operators` of each mesh, all at once: on a GPU many times faster than one by one.
 
     Eigenvectors differ by rounding from those of a mesh alone. Arguments and errors are those of `compute_operators`;
-    an error is of the first mesh that fails.
+    the line of an error begins with the number of the mesh, from 0.
     """
-    _check(k_eig, convention)
-    on = torch.device(device or "cpu")
-    with_faces = [mesh for mesh in meshes if len(mesh.faces)]
-    packed = iter(_computed(with_faces, k_eig, convention, None, on, dtype).split() if with_faces else [])
-    return [
-        next(packed) if len(mesh.faces) else _computed([mesh], k_eig, convention, None, on, dtype) for mesh in meshes
-    ]
+    on = _checked(k_eig, convention, device, dtype)
+    meshes = list(meshes)
+    with_faces = [number for number, mesh in enumerate(meshes) if len(mesh.faces)]
+    clouds = [[number] for number, mesh in enumerate(meshes) if not len(mesh.faces)]
+    found: dict[int, Operators] = {}
+    for numbers in [with_faces, *clouds] if with_faces else clouds:
+        try:
+            packed = _computed([meshes[number] for number in numbers], k_eig, convention, None, on, dtype)
+        except MeshError as error:
+            raise MeshError(f"mesh {numbers[error.which or 0]}: {error}") from error
+        found |= zip(numbers, packed.split(), strict=True)
+    return [found[number] for number in range(len(meshes))]
 
 
-def _check(k_eig: int, convention: str) -> None:
+def _checked(k_eig: int, convention: str, device: torch.device | str | None, dtype: torch.dtype) -> torch.device:
+    """The device, when all are good."""
     if convention not in CONVENTIONS:
         raise FlashheatError(f"`convention` must be one of {', '.join(CONVENTIONS)}: got {convention!r}")
     check_count("k_eig", k_eig)
+    check_dtype("dtype", dtype)
+    on = device or "cpu"
+    check_device(on)
+    return torch.device(on)
 
 
 def _computed(
@@ -109,10 +119,10 @@ def _computed(
     dtype: torch.dtype,
 ) -> Operators:
     """Of one mesh, or packed of several."""
-    all_verts = [np.asarray(mesh.verts, np.float64) for mesh in meshes]
+    all_verts = [_verts(mesh.verts, which) for which, mesh in enumerate(meshes)]
     sizes = [len(of) for of in all_verts]
     offsets = np.cumsum([0, *sizes])
-    all_faces = [_faces(mesh.faces, n) + start for mesh, n, start in zip(meshes, sizes, offsets[:-1], strict=True)]
+    all_faces = [_faces(mesh.faces, sizes[which], which) + offsets[which] for which, mesh in enumerate(meshes)]
     faces = torch.from_numpy(np.concatenate(all_faces)).to(device)
     verts = torch.from_numpy(np.concatenate(all_verts)).to(device)
     geometry = usable_geometry(verts, faces, sizes, convention)
@@ -147,17 +157,39 @@ def _computed(
     ).to(dtype)
 
 
-def _faces(faces: np.ndarray, n_verts: int) -> np.ndarray:
+def _verts(verts: np.ndarray, which: int) -> np.ndarray:
+    """As float64.
+
+    Raises:
+        MeshError: unless there are vertices, with three finite coordinates each.
+    """
+    verts = np.asarray(verts)
+    if verts.ndim != 2 or verts.shape[1] != 3 or len(verts) == 0 or verts.dtype.kind not in "fiu":
+        raise MeshError(f"`verts` must be numbers [V, 3], V > 0: got {verts.dtype} {list(verts.shape)}", which)
+    finite = np.isfinite(verts).all(1)
+    if not finite.all():
+        raise MeshError(f"`verts` must be finite: got {verts[~finite][0].tolist()} at vertex {finite.argmin()}", which)
+    return verts.astype(np.float64, copy=False)
+
+
+def _faces(faces: np.ndarray, n_verts: int, which: int) -> np.ndarray:
     """As int64.
 
     Raises:
-        MeshError: one is of a vertex that the mesh does not have (in a pack it would be another mesh's).
+        MeshError: unless they are triangles of the mesh's own vertices (in a pack others would be another mesh's).
     """
-    faces = np.asarray(faces, np.int64).reshape(-1, 3)
+    faces = np.asarray(faces)
+    if faces.size == 0:
+        return np.zeros((0, 3), np.int64)
+    if faces.ndim != 2 or faces.shape[1] != 3 or faces.dtype.kind not in "iu":
+        raise MeshError(
+            f"`faces` must be whole numbers [F, 3]: got {faces.dtype} {list(faces.shape)}; triangulate other polygons",
+            which,
+        )
     wrong = (faces < 0) | (faces >= n_verts)
     if wrong.any():
-        raise MeshError(f"faces must be of the mesh's vertices, 0 to {n_verts - 1}: got {faces[wrong][0]}")
-    return faces
+        raise MeshError(f"faces must be of the mesh's vertices, 0 to {n_verts - 1}: got {faces[wrong][0]}", which)
+    return faces.astype(np.int64, copy=False)
 
 
 def _require_fitting(largest: Tensor, dtype: torch.dtype, name: str) -> None:
@@ -167,7 +199,8 @@ def _require_fitting(largest: Tensor, dtype: torch.dtype, name: str) -> None:
     if bool(wrong.any()):
         raise MeshError(
             f"a mesh's scale must let `{name}` fit {dtype}: the largest is {float(largest[wrong][0]):.1e}; "
-            "normalise the mesh (Mesh.normalise), or ask for float64"
+            "normalise the mesh (Mesh.normalise), or ask for float64",
+            which=int(wrong.nonzero()[0]),
         )
 
 

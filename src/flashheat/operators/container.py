@@ -17,6 +17,7 @@ from torch import Tensor
 from flashheat.errors import FlashheatError
 from flashheat.operators.csr import CSR, product
 
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 CACHED_BASES = ("_gradX_evecs", "_gradY_evecs")
 
 
@@ -152,7 +153,11 @@ class Operators:
 
         In bfloat16 a training step reads half the memory; all else keeps its dtype. `to(dtype=...)` undoes it but for
         the rounding.
+
+        Raises:
+            FlashheatError: for a dtype that is none of float64, float32, bfloat16 and float16.
         """
+        check_dtype("dtype", dtype)
         bases = {name: getattr(self, name[1:]).to(dtype) for name in CACHED_BASES}
         copy = replace(self, evecs=self.evecs.to(dtype))
         copy.__dict__.update(bases)
@@ -235,6 +240,12 @@ class Operators:
             f"Operators({self.batch_size} mesh(es), V={self.n_verts}, F={self.faces.shape[0]}, K={self.k_eig}, "
             f"k_valid={self.k_valid.tolist()}, {self.convention}, {self.dtype}, {self.device})"
         )
+
+
+def check_dtype(name: str, dtype: object) -> None:
+    """Raise a FlashheatError unless operators can be kept in this dtype."""
+    if dtype not in FLOATS:
+        raise FlashheatError(f"`{name}` must be one of {', '.join(map(str, FLOATS))}: got {dtype!r}")
 
 
 def replace_values(matrix: CSR, values: Tensor) -> CSR:

@@ -90,12 +90,18 @@ def unique_edges(faces: Tensor, n_verts: int) -> Tensor:
 
 
 def unit_size(verts: Tensor, used: Tensor, mesh: Tensor, n_meshes: int) -> tuple[Tensor, Tensor]:
-    """Move the mean of each mesh's used vertices to 0 and their largest distance from it to 1; and the unit [B]."""
-    count = reduced(used.double(), mesh, n_meshes, "sum").clamp_min(1)
-    mean = torch.stack(
-        [reduced(torch.where(used, of, 0.0), mesh, n_meshes, "sum") / count for of in verts.unbind(1)], 1
+    """Move the middle of the box of each mesh's used vertices to 0, scale their largest distance from it to 1.
+
+    The middle: a mean would depend by rounding on the order of the vertices.
+
+    Returns:
+        The vertices, and the unit [B].
+    """
+    lowest, highest = (
+        torch.stack([reduced(torch.where(used, of, bound), mesh, n_meshes, how) for of in verts.unbind(1)], 1)
+        for bound, how in ((torch.inf, "min"), (-torch.inf, "max"))
     )
-    verts = verts - mean[mesh]
+    verts = verts - (lowest / 2 + highest / 2)[mesh]
     largest = reduced(torch.where(used, verts.abs().amax(1), 0.0), mesh, n_meshes, "max")
     largest = torch.where(largest > 0, largest, 1.0)
     length = torch.linalg.vector_norm(verts / largest[mesh, None], dim=1)
@@ -113,7 +119,8 @@ def _of_meshes(verts: Tensor, faces: Tensor, mesh: Tensor, scale: Tensor, conven
     if empty:
         n_verts, n_faces = int((mesh == empty[0]).sum()), int((mesh[faces[:, 0]] == empty[0]).sum())
         raise MeshError(
-            f"a mesh must have a face with area: got {n_verts} vertices and {n_faces} faces, none with area"
+            f"a mesh must have a face with area: got {n_verts} vertices and {n_faces} faces, none with area",
+            which=empty[0],
         )
     inside = active[kept].all(1)
     kept, quality = kept[inside], quality[inside]

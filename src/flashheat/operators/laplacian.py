@@ -118,18 +118,40 @@ def manifold(faces: Tensor, mesh: Tensor, n_meshes: int) -> Tensor:
 def _robust(geometry: Geometry, which: int, kind: str) -> tuple[Entries, Tensor]:
     """The intrinsic Delaunay Laplacian on the tufted cover, of a mesh's active vertices only (it breaks on others).
 
+    How it pairs the faces at an edge of more than two, and which of several equally short diagonals it takes, depends
+    on their order; so they are put in one that does not depend on how the mesh is numbered.
+
     Source: Sharp, Crane, "A Laplacian for nonmanifold triangle meshes", 2020.
     """
     ours = geometry.active & (geometry.mesh == which)
     used, device = ours.nonzero()[:, 0], geometry.verts.device
+    used = used[_by_place(geometry.verts[used])]
     verts, scale = unit_size(geometry.verts[used], torch.ones_like(used, dtype=torch.bool), torch.zeros_like(used), 1)
-    faces = torch.searchsorted(used, geometry.faces[ours[geometry.faces[:, 0]]])
+    number = torch.empty_like(geometry.mesh).index_copy_(0, used, torch.arange(len(used), device=device))
+    faces = _sorted(number[geometry.faces[ours[geometry.faces[:, 0]]]])
     mollify = MOLLIFY_DEGENERATE if geometry.thinnest[which] < DEGENERATE else MOLLIFY
     rows, columns, values, areas = _call(
-        kind, "mesh_laplacian", verts.cpu().contiguous().numpy(), faces.cpu().contiguous().numpy(), mollify
+        kind, which, "mesh_laplacian", verts.cpu().contiguous().numpy(), faces.cpu().contiguous().numpy(), mollify
     )
     mass = torch.zeros_like(geometry.verts[:, 0]).index_copy_(0, used, areas.to(device) * scale**2)
     return (used[rows.to(device)], used[columns.to(device)], values.to(device)), mass
+
+
+def _by_place(points: Tensor) -> Tensor:
+    """The order of points by their coordinates, however they are numbered."""
+    order = torch.arange(len(points), device=points.device)
+    for coordinate in points.unbind(1):
+        order = order[coordinate[order].argsort(stable=True)]
+    return order
+
+
+def _sorted(faces: Tensor) -> Tensor:
+    """Each from its lowest vertex on, in the order of their vertices."""
+    first = (faces.argmin(1, keepdim=True) + torch.arange(3, device=faces.device)) % 3
+    faces = faces.gather(1, first)
+    for corner in (2, 1, 0):
+        faces = faces[faces[:, corner].argsort(stable=True)]
+    return faces
 
 
 def _cloud(geometry: Geometry) -> tuple[Entries, Tensor]:
@@ -141,12 +163,12 @@ def _cloud(geometry: Geometry) -> tuple[Entries, Tensor]:
 def _upstream_cloud(points: Tensor) -> tuple[Entries, Tensor]:
     n_neighbours = min(N_NEIGHBOURS, len(points) - 1)
     given = points.cpu().contiguous().numpy()
-    *entries, mass = _call("a point cloud", "point_cloud_laplacian", given, n_neighbors=n_neighbours)
+    *entries, mass = _call("a point cloud", 0, "point_cloud_laplacian", given, n_neighbors=n_neighbours)
     rows, columns, values = (of.to(points.device) for of in entries)
     return (rows, columns, values), mass.to(points.device)
 
 
-def _call(kind: str, function: str, *args: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _call(kind: str, which: int, function: str, *args: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The entries of L and the diagonal of M from a function of robust_laplacian, its failures as our errors."""
     try:
         import robust_laplacian
@@ -158,10 +180,10 @@ def _call(kind: str, function: str, *args: Any, **options: Any) -> tuple[Tensor,
         L, M = getattr(robust_laplacian, function)(*args, **options)
     except RuntimeError as error:
         raise MeshError(
-            f"{kind} must be one that robust_laplacian can take: it says {error}; repair the mesh"
+            f"{kind} must be one that robust_laplacian can take: it says {error}; repair the mesh", which
         ) from error
     L, mass = L.tocoo(), M.diagonal()
     if not (np.isfinite(L.data).all() and np.isfinite(mass).all()):
-        raise MeshError(f"{kind} must have a finite robust Laplacian: this one has not; repair the mesh")
+        raise MeshError(f"{kind} must have a finite robust Laplacian: this one has not; repair the mesh", which)
     rows, columns, values = (torch.from_numpy(of) for of in (L.row.astype(np.int64), L.col.astype(np.int64), L.data))
     return rows, columns, values, torch.from_numpy(mass)

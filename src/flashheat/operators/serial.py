@@ -69,14 +69,18 @@ def load(path: Path, device: torch.device | str | None = None) -> Operators:
         version, expected = metadata.get("format"), metadata.pop("checksum", None)
     except OSError as error:
         raise FlashheatError(f"operators must be a file that can be read: {path}: {error.strerror}") from error
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise FlashheatError(f"operators must be a whole safetensors file: {path} is damaged: {error}") from error
     if version != FORMAT_VERSION:
         raise FlashheatError(f"operators must be of format {FORMAT_VERSION}: {path} says {version}; compute them again")
     data = data.to(device, non_blocking=True)
     if _digest(data, header, metadata) != expected:
         raise FlashheatError(f"the checksum of {path} does not fit its content: it is damaged; compute it again")
-    return _from_tensors({name: _part(data, **of) for name, of in header.items()}, metadata)
+    try:
+        return _from_tensors({name: _part(data, **of) for name, of in header.items()}, metadata)
+    except (RuntimeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        what = str(error).splitlines()[0]
+        raise FlashheatError(f"{path} must hold operators, whole: {what}; compute them again") from error
 
 
 def _digest(data: Tensor, header: dict[str, Any], metadata: dict[str, str]) -> str:

@@ -189,7 +189,8 @@ def _solve(system: System, batch: Batch, convention: str) -> None:
         logger.warning("%s reached residuals of %.1e only on %s", name, worst, _described(batch))
     raise MeshError(
         f"eigenpairs must have residuals below {LARGEST_RESIDUAL:.0e}: got {worst:.1e} on {_described(batch)}; "
-        "its triangles are too badly shaped, repair the mesh"
+        "its triangles are too badly shaped, repair the mesh",
+        which=batch.members[0].mesh,
     )
 
 
@@ -270,15 +271,15 @@ def _solvers(batch: Batch, k: int) -> Iterator[tuple[str, Solver]]:
 
 
 def _by_dense(batch: Batch, known: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Member by member on the CPU; fewer columns than k where one has fewer rows: the others are zero."""
+    """Member by member on the CPU."""
     A, n, host_known = batch.A.to_scipy(), batch.n, known.cpu().numpy()
     evals = torch.zeros(len(batch.members), k, dtype=torch.float64)
     U = torch.zeros(len(batch.members), n, k, dtype=torch.float64)
     for b, of in enumerate(batch.members):
         rows = slice(b * n, b * n + of.n)
-        found, vectors = dense(A[rows, rows], host_known[b, : of.n], min(k, of.n - known.shape[2]))
-        evals[b, : len(found)] = torch.from_numpy(found)
-        U[b, : of.n, : len(found)] = torch.from_numpy(vectors)
+        found, vectors = dense(A[rows, rows], host_known[b, : of.n], k)
+        evals[b] = torch.from_numpy(found)
+        U[b, : of.n] = torch.from_numpy(vectors)
     return evals.to(known.device), U.to(known.device)
 
 

@@ -21,12 +21,12 @@ from torch import Tensor
 from flashheat.errors import FlashheatError
 from flashheat.files import TEMPORARY_SUFFIX
 from flashheat.operators.compute import HasGeometry, compute_operators, compute_operators_of_many
-from flashheat.operators.container import Operators
+from flashheat.operators.container import Operators, check_dtype
 from flashheat.operators.serial import FORMAT_VERSION
 
 logger = logging.getLogger("flashheat")
 
-ALGORITHM_VERSION = 3  # raise it whenever compute_operators gives other numbers for the same input (see CONTRIBUTING)
+ALGORITHM_VERSION = 4  # raise it whenever compute_operators gives other numbers for the same input (see CONTRIBUTING)
 STALE_AFTER_SECONDS = 3600.0
 HASHED_AT_ONCE, HASHERS = 2**20, 4  # bytes; threads
 
@@ -82,6 +82,7 @@ class OperatorStore:
         Raises:
             FlashheatError: as compute_operators does, and when the entry cannot be written.
         """
+        check_dtype("basis", basis or dtype)
         path = self.path(mesh, k_eig, convention, frames, normals, dtype, basis)
         operators = self._read(path, device)
         if operators is None:

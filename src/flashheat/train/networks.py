@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from flashheat.data.inputs import n_channels
+from flashheat.devices import check_device
 from flashheat.errors import FlashheatError
 from flashheat.nn import DiffusionNet, PointwiseNet
 from flashheat.tasks import Task
@@ -40,30 +41,6 @@ def make_network(which: str, config: TrainConfig, task: Task) -> nn.Module:
             f"the network must fit into memory; width {config.width} and depth {config.depth} do not: "
             f"{str(error).splitlines()[0]}; choose smaller ones"
         ) from error
-
-
-def check_device(device: str) -> None:
-    """Raise a FlashheatError unless the device is the CPU or a CUDA device that works here.
-
-    Other kinds that PyTorch knows by name (meta, mps, ...) are refused: nothing here has been run on them.
-    """
-    try:
-        wanted = torch.device(device)
-    except RuntimeError as error:
-        raise _unusable(device, "that is no name of a device") from error
-    if wanted.type not in ("cpu", "cuda"):
-        raise _unusable(device, f"{wanted.type} is not supported")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted.type == "cuda" and (wanted.index or 0) >= count:
-        raise _unusable(device, f"CUDA devices that PyTorch sees here: {count}")
-    try:
-        torch.empty(0, device=wanted)
-    except RuntimeError as error:  # a driver that does not fit, or a card that another process holds alone
-        raise _unusable(device, str(error).splitlines()[0]) from error
-
-
-def _unusable(device: str, reason: str) -> FlashheatError:
-    return FlashheatError(f"the device must be cpu, cuda or cuda:N; got {device!r}: {reason}; choose cpu or another")
 
 
 def n_parameters(net: nn.Module) -> int:

@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import torch
+
+from flashheat.devices import check_device
 from flashheat.errors import FlashheatError
 from flashheat.mesh import Mesh
 from flashheat.operators import OperatorStore
-from flashheat.train.networks import check_device
 from flashheat.train.prepare import open_store
 from flashheat.train.progress import Progress, make_progress
 from flashheat.workers import each
@@ -73,9 +75,20 @@ def _fill(file: Path, k_eig: int, store: str) -> str | None:
     """Why the file's operators could not be computed; None when the store has them."""
     try:
         open_store(store).get(_read(file), k_eig=k_eig)
-    except FlashheatError as error:
-        return str(error)
+    except Exception as error:
+        return _why(error)
     return None
+
+
+def _why(error: Exception) -> str:
+    """One line: whatever a mesh brings about is its own failure, and the others go on."""
+    if isinstance(error, FlashheatError):
+        return str(error)
+    what = next(iter(str(error).splitlines()), "")
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return f"its operators must fit into memory: {what or 'there is not enough'}; try fewer workers or eigenpairs"
+    logger.debug("an unforeseen error", exc_info=error)
+    return f"an error of flashheat's own, worth a report: {type(error).__name__}: {what}"
 
 
 def _read(file: Path) -> Mesh:
@@ -93,8 +106,8 @@ def _each_on_device(
             for file, of_file in read:
                 try:
                     meshes[file] = of_file.result()
-                except FlashheatError as error:
-                    yield file, str(error)
+                except Exception as error:
+                    yield file, _why(error)
             for group in _groups(meshes):
                 yield from _filled(group, k_eig, store, device)
 
@@ -114,16 +127,16 @@ def _groups(meshes: dict[Path, Mesh]) -> Iterator[dict[Path, Mesh]]:
 def _filled(
     group: dict[Path, Mesh], k_eig: int, store: OperatorStore, device: str
 ) -> Iterator[tuple[Path, str | None]]:
+    why = None
     try:
         store.get_many(list(group.values()), k_eig, device=device)
-    except FlashheatError as error:
-        if len(group) == 1:
-            yield next(iter(group)), str(error)
-            return
+    except Exception as error:
+        why = _why(error)
+    if why is None or len(group) == 1:
+        yield from ((file, why) for file in group)
+    else:  # only now is the memory free that the error held
         for file, mesh in group.items():
             yield from _filled({file: mesh}, k_eig, store, device)
-    else:
-        yield from ((file, None) for file in group)
 
 
 def mesh_files(path: Path) -> list[Path]:

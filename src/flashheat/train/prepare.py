@@ -14,12 +14,12 @@ import numpy as np
 
 from flashheat.data import Sample, Split, load_car, load_flow, load_folder, load_rna, prepare_example
 from flashheat.data.example import Example
+from flashheat.devices import check_device
 from flashheat.errors import FlashheatError, MissingExtraError
 from flashheat.operators import OperatorStore
 from flashheat.tasks import Segmentation, Task, task_type
 from flashheat.tasks.pressure import Pressure
 from flashheat.train.config import TrainConfig
-from flashheat.train.networks import check_device
 from flashheat.train.progress import Progress
 
 logger = logging.getLogger("flashheat")

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from flashheat.data import Sample
+from flashheat.devices import check_device
 from flashheat.errors import FlashheatError
 from flashheat.files import check_writable, make_folder, write_atomically
 from flashheat.tasks import Task, task_from_state
 from flashheat.train.checkpoint import finished_epochs, load_weights
 from flashheat.train.config import TrainConfig
 from flashheat.train.loop import CHECKPOINT_SECONDS, Fit, Writer, answers, fit
-from flashheat.train.networks import MODEL, POINTWISE, check_device, make_network, n_parameters
+from flashheat.train.networks import MODEL, POINTWISE, make_network, n_parameters
 from flashheat.train.prepare import Data, fit_task, prepare
 from flashheat.train.progress import Progress, make_progress
 from flashheat.train.report import write_run_report
