@@ -94,6 +94,19 @@ def test_each_of_many_is_as_alone(convention: str, device: str, batched: bool, m
         assert (gram - torch.diag((torch.arange(33) < other.k_valid).to(F64))).abs().max() < 1e-9
 
 
+def test_small_ones_that_have_fewer_eigenpairs_than_others_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(components.BATCH_ROWS, "cpu", 3000)
+    solved, by_dense = [], spectrum._by_dense
+    monkeypatch.setattr(
+        spectrum, "_by_dense", lambda batch, *rest: solved.extend(batch.members) or by_dense(batch, *rest)
+    )
+    meshes = [grid(n, 4) for n in (6, 6, 5)] + [grid(5, 3), grid(6, 5)]
+    for of, n in zip(compute_operators_of_many(meshes, 24, dtype=F64), (24, 24, 20, 15, 24), strict=True):
+        assert int(of.k_valid) == n
+        assert of.residuals.max() < 1e-6
+    assert len(solved) == len(meshes)
+
+
 def test_one_that_fails_is_named_by_its_size() -> None:
     line = Mesh([[0, 0, 0], [1, 0, 0], [2, 0, 0]], [[0, 1, 2]])
     with pytest.raises(MeshError, match="got 3 vertices and 1 faces, none with area"):

@@ -1,11 +1,14 @@
 """Operators as a record: pack and split, truncate, to, pickle, DataLoader, save and load, and what they refuse."""
 
 import io
+import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from flashheat.errors import FlashheatError
 from flashheat.mesh import Mesh, ellipsoid, grid, icosphere
-from flashheat.operators import CSR, Operators, compute_operators
+from flashheat.operators import CSR, Operators, compute_operators, serial
 
 F64 = torch.float64
 CACHED = ("_gradX_evecs", "_gradY_evecs")
@@ -217,6 +220,52 @@ def test_every_flipped_bit_and_every_cut_is_noticed(tmp_path: Path, parts: list[
         damaged.write_bytes(content[:length])
         with pytest.raises(FlashheatError, match="damaged"):
             Operators.load(damaged)
+
+
+def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The file with another header, whose checksum fits."""
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    change(header)
+    metadata = header.pop("__metadata__")
+    metadata.pop("checksum")
+    data = torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8)
+    text = json.dumps(header | {"__metadata__": metadata | {"checksum": serial._digest(data, header, metadata)}})
+    path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + content[start:])
+    return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header["mass"].update(data_offsets=[0, 2**70]),
+        lambda header: header["mass"].update(shape=[2**60]),
+        lambda header: header["mass"].update(dtype="C64"),
+        lambda header: header["mass"].pop("dtype"),
+        lambda header: header.pop("evecs"),
+        lambda header: header.pop("L.indptr"),
+        lambda header: header["__metadata__"].pop("solver"),
+        lambda header: header["__metadata__"].update(solver="["),
+        lambda header: header.update(mass=header["evals"]),
+    ],
+)
+def test_a_file_of_something_else_is_one_line(
+    tmp_path: Path, parts: list[Operators], change: Callable[[dict[str, Any]], object]
+) -> None:
+    path = tmp_path / "one.safetensors"
+    parts[0].save(path)
+    Operators.load(forged(path, lambda _: None))
+    with pytest.raises(FlashheatError, match="must hold operators, whole") as error:
+        Operators.load(forged(path, change))
+    assert "\n" not in str(error.value)
+
+
+def test_a_header_nested_without_end_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "one.safetensors"
+    path.write_bytes((200_000).to_bytes(8, "little") + b"[" * 200_000)
+    with pytest.raises(FlashheatError, match="is damaged"):
+        Operators.load(path)
 
 
 def test_absent_file_and_unwritable_folder_are_one_line(tmp_path: Path, parts: list[Operators]) -> None:

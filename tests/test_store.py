@@ -113,6 +113,11 @@ def test_a_basis_in_bfloat16_is_kept_with_its_gradients(tmp_path: Path) -> None:
     torch.testing.assert_close(net(exact.frames[:, 2], read), net(exact.frames[:, 2], exact), rtol=0.1, atol=0.05)
 
 
+def test_a_basis_that_is_no_float_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FlashheatError, match=r"`basis` must be one of .*: got torch\.int32"):
+        OperatorStore(tmp_path).get(BODY, 20, basis=torch.int32)
+
+
 def test_the_key_of_a_large_mesh_holds_every_byte(tmp_path: Path) -> None:
     kept = OperatorStore(tmp_path)
     verts = np.random.default_rng(0).random((200_000, 3))  # more than is hashed at once

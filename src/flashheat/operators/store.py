@@ -28,7 +28,7 @@ logger = logging.getLogger("flashheat")
 
 ALGORITHM_VERSION = 4  # raise it whenever compute_operators gives other numbers for the same input (see CONTRIBUTING)
 STALE_AFTER_SECONDS = 3600.0
-HASHED_AT_ONCE, HASHERS = 2**20, 4  # bytes; threads
+HASHED_AT_ONCE, HASHERS = 2**20, 8  # bytes; threads
 
 
 class OperatorStore:
@@ -176,4 +176,4 @@ def _digest_array(digest: hashlib.blake2b, array: np.ndarray | Tensor | None) ->
 
 
 def _hashed(content: memoryview) -> bytes:
-    return hashlib.blake2b(content, digest_size=20).digest()
+    return hashlib.sha256(content).digest()  # processors have instructions for it: twice as fast as blake2b
