@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 from flashheat.errors import FlashheatError
-from flashheat.ops import diffuse, diffuse_reference, from_basis, to_basis
+from flashheat.ops import diffuse, diffuse_reference, dispatch, from_basis, to_basis
 from flashheat.ops.basis import from_basis_reference, to_basis_reference
 from flashheat.testing import diffusion_case
 
@@ -37,8 +39,7 @@ CASES = {name: lambda n=n: inputs_of(n) for name, n in SIZES.items()} | {"batch"
 @pytest.fixture
 def traced(monkeypatch):
     """On a CPU, too, let compilers see the ops as they do on a GPU."""
-    for name in ("flashheat.ops.diffuse", "flashheat.ops.basis"):
-        monkeypatch.setattr(sys.modules[name], "is_traced_op", lambda *_: torch.compiler.is_compiling())
+    monkeypatch.setattr(dispatch, "_may_take_kernel", lambda *_: True)
     torch._dynamo.reset()
 
 
@@ -148,20 +149,93 @@ def test_an_exported_program_calls_the_op_for_any_size(traced):
     torch.testing.assert_close(program.module()(*other), diffuse(*other))
 
 
-@pytest.mark.parametrize("name", ["diffuse", "to_basis", "from_basis"])
-def test_the_transforms_of_torch_func_refuse_a_raw_op(name):
-    (x, mass, evals, evecs, times), _ = inputs_of(30)
-    s = to_basis(x, mass, evecs).detach()
+def dual(run, at):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(run(forward_ad.make_dual(at, at))).tangent
+
+
+REVERSE = {
+    "grad": lambda run, at: grad(lambda t: run(t).sum())(at),
+    "vjp": lambda run, at: vjp(run, at),
+    "jacrev": lambda run, at: jacrev(run)(at),
+    "vmap of grad": lambda run, at: vmap(grad(lambda t: run(t).sum()))(torch.stack([at, at])),
+}
+FORWARD = {
+    "dual level": dual,
+    "jvp": lambda run, at: jvp(run, (at,), (at,))[1],
+    "jacfwd": lambda run, at: jacfwd(run)(at),
+    "jvp of jvp": lambda run, at: jvp(lambda t: jvp(run, (t,), (at,))[1], (at,), (at,))[1],
+    "grad of jvp": lambda run, at: grad(lambda t: jvp(run, (t,), (at,))[1].sum())(at),
+}
+TRANSFORMS = REVERSE | FORWARD
+
+
+def raw(sizes):
+    """Each library op as a function of one tensor, and a point."""
+    (x, mass, evals, evecs, times), offsets = inputs_of(sizes)
+    x, mass, evals, evecs, times = (t.detach() for t in (x, mass, evals, evecs, times))
+    s, needs = to_basis(x, mass, evecs, offsets), (True, True, True)
     runs = {
-        "diffuse": lambda t: ops.diffuse(t, mass, evals, evecs, times, None)[0],
-        "to_basis": lambda t: ops.to_basis(t, mass, evecs, None),
-        "from_basis": lambda t: ops.from_basis(t, evecs, None),
+        "diffuse": (lambda t: ops.diffuse(t, mass, evals, evecs, times, offsets)[0], x),
+        "to_basis": (lambda t: ops.to_basis(t, mass, evecs, offsets), x),
+        "from_basis": (lambda t: ops.from_basis(t, evecs, offsets), s),
+        "diffuse_backward": (
+            lambda t: ops.diffuse_backward(t, None, mass, evals, evecs, times, offsets, s, *needs)[0], x
+        ),
+    }  # fmt: skip
+    if offsets is None:
+        return runs
+    packed = {
+        "packed_reduce": (lambda t: ops.packed_reduce(t, evecs, offsets), x),
+        "packed_expand": (lambda t: ops.packed_expand(evecs, t, offsets), s),
     }
-    at = s if name == "from_basis" else x.detach()
-    with pytest.raises(FlashheatError, match="no forward-mode derivative"):
-        torch.func.jvp(runs[name], (at,), (at,))
-    with pytest.raises(RuntimeError, match="functorch transforms"):  # torch's own line: it does not come as far as ours
-        torch.func.grad(lambda t: runs[name](t).sum())(at)
+    return runs | packed
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_what_a_raw_op_has_no_rule_for_it_refuses_in_one_line(sizes, transform):
+    what = "under torch.func" if transform in REVERSE else "forward-mode"
+    for name, (run, at) in raw(sizes).items():
+        with pytest.raises(FlashheatError, match=rf"^flashheat::{name} has no .*{what}.*: call flashheat.diffuse"):
+            TRANSFORMS[transform](run, at)
+
+
+@pytest.mark.parametrize("transform", ["grad", "jvp", "dual level"])
+def test_under_a_compiler_too_a_raw_op_never_gives_a_tangent_of_zero(transform):
+    for name, (run, at) in raw([9, 0, 14]).items():
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda t, run=run: TRANSFORMS[transform](run, t), backend="aot_eager")
+        with pytest.raises(torch._dynamo.exc.TorchRuntimeError, match=f"flashheat::{name} has no"):
+            compiled(at)
+
+
+@pytest.mark.parametrize(
+    "transform", ["grad", "jacrev", "dual level", "jvp", "jacfwd", "grad of jvp", "hessian", "vmap"]
+)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_compiled_transforms_of_the_ops_are_those_of_eager_calls(traced, sizes, transform):
+    of_both = {
+        "hessian": lambda run, at: hessian(lambda t: (run(t) ** 2).sum())(at),
+        "vmap": lambda run, at: vmap(run)(at[None]),
+    }
+    transformed = (TRANSFORMS | of_both)[transform]
+    (x, *rest), offsets = inputs_of(sizes)
+    x, mass, evals, evecs, times = (t.detach() for t in (x, *rest))
+    for run in (lambda t: diffuse(t, mass, evals, evecs, times, offsets), lambda t: to_basis(t, mass, evecs, offsets)):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda t, run=run: transformed(run, t), backend="aot_eager", fullgraph=offsets is None)
+        torch.testing.assert_close(compiled(x), transformed(run, x))
+
+
+def test_a_packed_batch_compiled_whole_within_a_transform_is_refused():
+    (x, *rest), offsets = inputs_of([9, 0, 14])
+    x, rest = x.detach(), [t.detach() for t in rest]
+    compiled = torch.compile(
+        lambda t: jvp(lambda u: diffuse(u, *rest, offsets), (t,), (t,))[1], backend="aot_eager", fullgraph=True
+    )
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="a packed batch must be compiled outside"):
+        compiled(x)
 
 
 def test_the_backward_op_by_itself_has_no_derivative():

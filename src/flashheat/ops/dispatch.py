@@ -32,7 +32,7 @@ def path_of(evecs: Tensor, features: Tensor, offsets: Tensor | None) -> str | No
     The reference serves the CPU, float64, `torch.compile`, the transforms of `torch.func`, forward-mode derivatives,
     and what is beyond 512 in a packed batch or in fp16.
     """
-    if not evecs.is_cuda or torch.compiler.is_compiling() or _is_transformed() or not _has_kernel(evecs.device):
+    if not evecs.is_cuda or torch.compiler.is_compiling() or is_transformed() or not _has_kernel(evecs.device):
         return None
     K, C, rows = evecs.shape[-1], features.shape[-1], evecs.numel() // max(1, evecs.shape[-1])
     if evecs.dtype not in _DTYPES or features.dtype not in _DTYPES or K == 0 or C == 0 or _n_meshes(evecs, offsets) < 1:
@@ -49,8 +49,14 @@ def path_of(evecs: Tensor, features: Tensor, offsets: Tensor | None) -> str | No
 
 def is_traced_op(evecs: Tensor, features: Tensor) -> bool:
     """Whether a compiler is to see one library op (`library.py`), which chooses its path when it runs: on a GPU, where
-    that may be the kernel. Elsewhere it sees plain PyTorch, which it can fuse with what stands around."""
-    return torch.compiler.is_compiling() and evecs.is_cuda and evecs.dtype in _DTYPES and features.dtype in _DTYPES
+    that may be the kernel. Elsewhere, and under `torch.func` or in forward mode, for which an op of a library has no
+    rule, it sees plain PyTorch, which it can fuse with what stands around."""
+    return torch.compiler.is_compiling() and _may_take_kernel(evecs, features) and not is_transformed()
+
+
+def is_transformed() -> bool:
+    """Whether `torch.func`, `vmap` or a forward-mode level is at work, which plain PyTorch serves to every order."""
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
 def launcher(path: str) -> ModuleType:
@@ -69,9 +75,8 @@ def _n_meshes(evecs: Tensor, offsets: Tensor | None) -> int:
     return evecs.shape[0] if evecs.ndim == 3 else 1 if offsets is None else offsets.shape[0] - 1
 
 
-def _is_transformed() -> bool:
-    """Whether `torch.func`, `vmap` or a forward-mode level is at work, which plain PyTorch serves to every order."""
-    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+def _may_take_kernel(evecs: Tensor, features: Tensor) -> bool:
+    return evecs.is_cuda and evecs.dtype in _DTYPES and features.dtype in _DTYPES
 
 
 def _is_highest() -> bool:

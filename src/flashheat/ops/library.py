@@ -22,9 +22,9 @@ from flashheat.ops.basis import (
 from flashheat.ops.checks import accumulation_dtype
 from flashheat.ops.diffuse import diffuse_reference
 from flashheat.ops.dispatch import launcher, path_of
-from flashheat.ops.packed import refuse_forward_mode
+from flashheat.ops.refusals import Library
 
-_library = torch.library.Library("flashheat", "FRAGMENT")
+_library = Library()
 _ops = torch.ops.flashheat
 
 _library.define("diffuse(Tensor x, Tensor mass, Tensor evals, Tensor evecs, Tensor times, Tensor? offsets)"
@@ -39,7 +39,6 @@ _library.define("from_basis(Tensor s, Tensor evecs, Tensor? offsets) -> Tensor")
 def _diffuse(
     x: Tensor, mass: Tensor, evals: Tensor, evecs: Tensor, times: Tensor, offsets: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    refuse_forward_mode("flashheat::diffuse")
     path = path_of(evecs, x, offsets)
     if path is not None:
         return launch_forward(x, mass, evals, evecs, times, offsets, path)
@@ -67,7 +66,6 @@ def _diffuse_backward(
 
 
 def _to_basis(x: Tensor, mass: Tensor | None, evecs: Tensor, offsets: Tensor | None) -> Tensor:
-    refuse_forward_mode("flashheat::to_basis")
     path = path_of(evecs, x, offsets)
     if path is not None:
         return launcher(path).forward(x, mass, None, evecs, None, offsets, path, expand=False)[1]
@@ -77,7 +75,6 @@ def _to_basis(x: Tensor, mass: Tensor | None, evecs: Tensor, offsets: Tensor | N
 
 
 def _from_basis(s: Tensor, evecs: Tensor, offsets: Tensor | None) -> Tensor:
-    refuse_forward_mode("flashheat::from_basis")
     path = path_of(evecs, s, offsets)
     if path is not None:
         return launcher(path).expand(s, evecs, offsets, path)

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from flashheat.errors import FlashheatError
 from flashheat.ops.checks import MAKE_OFFSETS
+from flashheat.ops.dispatch import is_transformed
+from flashheat.ops.refusals import Library
 
 
 def reduce(left: Tensor, right: Tensor, offsets: Tensor | None = None) -> Tensor:
@@ -35,6 +37,7 @@ def reduce(left: Tensor, right: Tensor, offsets: Tensor | None = None) -> Tensor
     if offsets is None:
         return left.mT @ right
     if torch.compiler.is_compiling():
+        _refuse_transforms()
         return torch.ops.flashheat.packed_reduce(left, right, offsets)
     return _packed_reduce(left, right, offsets)
 
@@ -53,6 +56,7 @@ def expand(left: Tensor, r: Tensor, offsets: Tensor | None = None) -> Tensor:
     if offsets is None:
         return left @ r
     if torch.compiler.is_compiling():
+        _refuse_transforms()
         return torch.ops.flashheat.packed_expand(left, r, offsets)
     return _packed_expand(left, r, offsets)
 
@@ -81,37 +85,32 @@ def _sizes(offsets: Tensor, n_rows: int) -> list[int]:
     return sizes
 
 
+def _refuse_transforms() -> None:
+    """Without `fullgraph` a compiler takes the error as a word to leave the call to plain Python, which is right."""
+    if is_transformed():
+        raise FlashheatError(
+            "a packed batch must be compiled outside of torch.func and forward mode: got a call within them; leave out "
+            "`fullgraph`, or torch.compile."
+        )
+
+
 # A compiler cannot trace a loop over sizes that it does not know, so under `torch.compile` and `torch.export` the two
 # packed products are opaque library ops. Eager calls and `torch.func` do not come here.
 
 
-@torch.library.custom_op("flashheat::packed_reduce", mutates_args=())
-def _packed_reduce_op(left: Tensor, right: Tensor, offsets: Tensor) -> Tensor:
-    refuse_forward_mode("flashheat::packed_reduce")
-    return _packed_reduce(left, right, offsets)
+_library = Library()
+_library.define("packed_reduce(Tensor left, Tensor right, Tensor offsets) -> Tensor")
+_library.define("packed_expand(Tensor left, Tensor r, Tensor offsets) -> Tensor")
+_library.impl("packed_reduce", _packed_reduce, "CompositeExplicitAutograd")
+_library.impl("packed_expand", _packed_expand, "CompositeExplicitAutograd")
 
 
-@torch.library.custom_op("flashheat::packed_expand", mutates_args=())
-def _packed_expand_op(left: Tensor, r: Tensor, offsets: Tensor) -> Tensor:
-    refuse_forward_mode("flashheat::packed_expand")
-    return _packed_expand(left, r, offsets)
-
-
-def refuse_forward_mode(name: str) -> None:
-    """A library op has no rule for forward-mode derivatives, and torch would return zero without a word."""
-    if torch.autograd.forward_ad._current_level >= 0:
-        raise FlashheatError(
-            f"{name} has no forward-mode derivative (jvp, jacfwd): call flashheat.diffuse, to_basis or from_basis "
-            "eagerly, which have it."
-        )
-
-
-@_packed_reduce_op.register_fake
+@torch.library.register_fake("flashheat::packed_reduce", lib=_library)
 def _(left: Tensor, right: Tensor, offsets: Tensor) -> Tensor:
     return left.new_empty(offsets.shape[0] - 1, left.shape[1], right.shape[1])
 
 
-@_packed_expand_op.register_fake
+@torch.library.register_fake("flashheat::packed_expand", lib=_library)
 def _(left: Tensor, r: Tensor, offsets: Tensor) -> Tensor:
     return left.new_empty(left.shape[0], r.shape[-1])
 
@@ -135,5 +134,5 @@ def _expand_backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, Tensor | N
     return d_left, d_r, None
 
 
-_packed_reduce_op.register_autograd(_reduce_backward, setup_context=_save)
-_packed_expand_op.register_autograd(_expand_backward, setup_context=_save)
+torch.library.register_autograd("flashheat::packed_reduce", _reduce_backward, setup_context=_save, lib=_library)
+torch.library.register_autograd("flashheat::packed_expand", _expand_backward, setup_context=_save, lib=_library)
