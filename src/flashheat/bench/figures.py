@@ -150,9 +150,9 @@ def eigenpair_table(rows: list[Row], impl: str = "flashheat") -> str:
         rows: of the benchmark of operators.
         impl: "flashheat" on the CPU, or "cuda".
     """
-    lines = _head(["mesh", "V", "flashheat, s", "eigsh, s", "ratio", "residual", "of eigsh"])
-    for V, mesh in sorted({(row["V"], row["mesh"]) for row in rows}):
-        here = [row for row in rows if _is(row, V=V, mesh=mesh)]
+    lines = _head(["mesh", "V", "K", "flashheat, s", "eigsh, s", "ratio", "residual", "of eigsh"])
+    for K, V, mesh in sorted({(row["K"], row["V"], row["mesh"]) for row in rows}):
+        here = [row for row in rows if _is(row, K=K, V=V, mesh=mesh)]
         ours, theirs = (
             min((row for row in here if row["impl"] == of), key=lambda row: row["seconds"], default=None)
             for of in (impl, "eigsh")
@@ -162,7 +162,7 @@ def eigenpair_table(rows: list[Row], impl: str = "flashheat") -> str:
                 (f"{theirs['seconds']:.2f}", f"{theirs['seconds'] / ours['seconds']:.1f}") if theirs else ("", "")
             )
             reached = f"{ours['residual']:.0e}", f"{theirs['residual']:.0e}" if theirs else ""
-            lines.append(_line([mesh, f"{V:,}", f"{ours['seconds']:.3g}", *of_theirs, *reached]))
+            lines.append(_line([mesh, f"{V:,}", str(K), f"{ours['seconds']:.3g}", *of_theirs, *reached]))
     return "\n".join(lines)
 
 
