@@ -206,7 +206,8 @@ def test_under_a_compiler_too_a_raw_op_never_gives_a_tangent_of_zero(transform):
     for name, (run, at) in raw([9, 0, 14]).items():
         torch._dynamo.reset()
         compiled = torch.compile(lambda t, run=run: TRANSFORMS[transform](run, t), backend="aot_eager")
-        with pytest.raises(torch._dynamo.exc.TorchRuntimeError, match=f"flashheat::{name} has no"):
+        either = FlashheatError, torch._dynamo.exc.TorchRuntimeError  # before 2.14 torch's own, which quotes ours
+        with pytest.raises(either, match=f"flashheat::{name} has no"):
             compiled(at)
 
 
