@@ -15,7 +15,7 @@ from flashheat.mesh import ellipsoid, grid, icosphere
 from flashheat.operators import components, compute_operators_of_many, spectrum
 from flashheat.operators.gradient import _regularised_inverse
 from flashheat.operators.rotations import canonical
-from flashheat.operators.segments import connected, ranked, reduced, summed
+from flashheat.operators.segments import _by_labels, connected, ranked, reduced, summed
 
 F64 = torch.float64
 DEVICES = [
@@ -176,9 +176,10 @@ def test_groups_are_those_of_scipy(n_joints: int, device: str) -> None:
 
     i, j = torch.randint(0, 100, (2, n_joints), generator=torch.Generator().manual_seed(n_joints))
     expected = connected_components(coo_array((np.ones(n_joints), (i, j)), shape=(100, 100)), directed=False)[1]
-    assert connected(i.to(device), j.to(device), 100).tolist() == expected.tolist()
     chain = torch.randperm(5000, generator=torch.Generator().manual_seed(1)).to(device)
-    assert (connected(chain[:-1], chain[1:], 5000) == 0).all()
+    for way in (connected, _by_labels):
+        assert way(i.to(device), j.to(device), 100).tolist() == expected.tolist()
+        assert (way(chain[:-1], chain[1:], 5000) == 0).all()
 
 
 @pytest.mark.parametrize("convention", ["native", "diffusion_net"])
