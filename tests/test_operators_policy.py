@@ -86,12 +86,14 @@ class Row:
         robust: whether robust_laplacian serves it.
         zeros: eigenvalues that are 0.
         k_valid: eigenpairs that exist, of K = 24.
+        moved: relatively at most, an eigenvalue by another scale or order.
     """
 
     mesh: Callable[[], Mesh]
     robust: bool = False
     zeros: int = 1
     k_valid: int = K
+    moved: float = 1e-6
 
 
 ROWS = {
@@ -102,7 +104,7 @@ ROWS = {
     "several components": Row(
         lambda: joined(closed(), Mesh(0.4 * closed().verts + 3, closed().faces), opened()), zeros=3
     ),
-    "slivers, 1e4 times longer than wide": Row(lambda: stretched(1e4 / 3)),
+    "slivers, 1e4 times longer than wide": Row(lambda: stretched(3.63e4), moved=3e-5),
     "needles, 1e7 times longer than wide": Row(lambda: with_a_split_edge(1e-7), robust=True),
     "planar": Row(lambda: grid(13, 9)),
     "one triangle": Row(lambda: Mesh([[0, 0, 0], [1, 0, 0], [0, 1, 0]], [[0, 1, 2]]), k_valid=3),
@@ -145,7 +147,9 @@ def test_its_scale_plays_no_part(name: str, scale: float, computed: dict[str, Op
     mesh = ROWS[name].mesh()
     scaled = compute_operators(Mesh(mesh.verts * scale, mesh.faces), K, dtype=F64)
     tolerance = 1e-6 * float(computed[name].evals.amax())
-    torch.testing.assert_close(scaled.evals * scale**2, computed[name].evals, rtol=1e-6, atol=1e-3 * tolerance)
+    torch.testing.assert_close(
+        scaled.evals * scale**2, computed[name].evals, rtol=ROWS[name].moved, atol=1e-3 * tolerance
+    )
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -161,7 +165,7 @@ def test_its_order_plays_no_part(name: str, computed: dict[str, Operators]) -> N
     )
     other = compute_operators(Mesh(mesh.verts[order], faces), K, dtype=F64)
     here, there = (of.evals[row.zeros : row.k_valid] for of in (computed[name], other))
-    assert ((there - here).abs() / here).max() < 1e-6
+    assert ((there - here).abs() / here).max() < row.moved
 
 
 def test_normals_serve_a_cloud() -> None:

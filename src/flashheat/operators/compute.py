@@ -86,6 +86,8 @@ def compute_operators_of_many(
     the line of an error begins with the number of the mesh, from 0.
     """
     on = _checked(k_eig, convention, device, dtype)
+    if hasattr(meshes, "verts"):
+        raise FlashheatError("`meshes` must be several: got one mesh; call compute_operators")
     meshes = list(meshes)
     with_faces = [number for number, mesh in enumerate(meshes) if len(mesh.faces)]
     clouds = [[number] for number, mesh in enumerate(meshes) if not len(mesh.faces)]
@@ -218,6 +220,9 @@ def _given(frames: np.ndarray | Tensor | None, normals: np.ndarray | Tensor | No
 def _array(name: str, values: np.ndarray | Tensor, shape: tuple[int, ...]) -> Tensor:
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     array = np.array(array, dtype=np.float64)
-    if array.shape != shape or not np.isfinite(array).all():
-        raise MeshError(f"`{name}` must be finite and have shape {list(shape)}: got {list(array.shape)}")
+    if array.shape != shape:
+        raise MeshError(f"`{name}` must have shape {list(shape)}, a row a vertex: got {list(array.shape)}")
+    wrong = ~np.isfinite(array).reshape(len(array), -1).all(1)
+    if wrong.any():
+        raise MeshError(f"`{name}` must be finite: got {array[wrong][0].tolist()} at vertex {wrong.argmax()}")
     return torch.from_numpy(array)

@@ -155,10 +155,18 @@ class Operators:
         the rounding.
 
         Raises:
-            FlashheatError: for a dtype that is none of float64, float32, bfloat16 and float16.
+            FlashheatError: for a dtype that is none of float64, float32, bfloat16 and float16, or of too small a
+                range.
         """
         check_dtype("dtype", dtype)
         bases = {name: getattr(self, name[1:]).to(dtype) for name in CACHED_BASES}
+        for basis in (self.evecs, *(getattr(self, name[1:]) for name in CACHED_BASES)):
+            largest = float(basis.abs().amax()) if basis.numel() else 0.0
+            if largest > torch.finfo(dtype).max or 0 < largest < torch.finfo(dtype).tiny:
+                raise FlashheatError(
+                    f"a basis must fit {dtype}: its largest entry is {largest:.1e}; normalise the mesh "
+                    "(Mesh.normalise), or choose torch.bfloat16, whose range is that of float32"
+                )
         copy = replace(self, evecs=self.evecs.to(dtype))
         copy.__dict__.update(bases)
         return copy

@@ -119,7 +119,8 @@ def _of_meshes(verts: Tensor, faces: Tensor, mesh: Tensor, scale: Tensor, conven
     if empty:
         n_verts, n_faces = int((mesh == empty[0]).sum()), int((mesh[faces[:, 0]] == empty[0]).sum())
         raise MeshError(
-            f"a mesh must have a face with area: got {n_verts} vertices and {n_faces} faces, none with area",
+            f"a mesh must have a face with area: got {n_verts} vertices and {n_faces} faces, none with area; "
+            "are they collapsed, or does one vertex lie far away? `flashheat check` says what is wrong",
             which=empty[0],
         )
     inside = active[kept].all(1)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flashheat.devices import check_device
 from flashheat.errors import FlashheatError
 from flashheat.files import write_atomically
 from flashheat.operators.container import CACHED_BASES, Operators
@@ -56,12 +57,13 @@ def load(path: Path, device: torch.device | str | None = None) -> Operators:
     """Read and check what `save` wrote; onto a device, where it is asked for.
 
     Raises:
-        FlashheatError: when the file is absent, damaged, or of another version.
+        FlashheatError: when the file is absent, damaged, or of another version; no such device.
     """
     device = torch.device(device or "cpu")
+    check_device(device)
     try:
         with path.open("rb") as file:
-            length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size - 8
+            length, size = int.from_bytes(file.read(8), "little"), max(0, os.fstat(file.fileno()).st_size - 8)
             header = json.loads(file.read(min(length, size)))
             data = torch.empty(max(0, size - length), dtype=torch.uint8, pin_memory=device.type == "cuda")
             file.readinto(data.numpy().data)
@@ -70,7 +72,10 @@ def load(path: Path, device: torch.device | str | None = None) -> Operators:
     except OSError as error:
         raise FlashheatError(f"operators must be a file that can be read: {path}: {error.strerror}") from error
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise FlashheatError(f"operators must be a whole safetensors file: {path} is damaged: {error}") from error
+        raise FlashheatError(
+            f"operators must be a whole file of Operators.save: {path} is damaged, or another's ({error}); compute "
+            "them again"
+        ) from error
     if version != FORMAT_VERSION:
         raise FlashheatError(f"operators must be of format {FORMAT_VERSION}: {path} says {version}; compute them again")
     data = data.to(device, non_blocking=True)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flashheat.devices import check_device
 from flashheat.errors import FlashheatError
 from flashheat.files import TEMPORARY_SUFFIX
 from flashheat.operators.compute import HasGeometry, compute_operators, compute_operators_of_many
@@ -83,6 +84,7 @@ class OperatorStore:
             FlashheatError: as compute_operators does, and when the entry cannot be written.
         """
         check_dtype("basis", basis or dtype)
+        check_device(device or "cpu")
         path = self.path(mesh, k_eig, convention, frames, normals, dtype, basis)
         operators = self._read(path, device)
         if operators is None:
@@ -104,6 +106,7 @@ class OperatorStore:
         Raises:
             FlashheatError: as compute_operators_of_many does, and when an entry cannot be written.
         """
+        check_device(device or "cpu")
         paths = [self.path(mesh, k_eig, convention, dtype=dtype) for mesh in meshes]
         found = {path: self._read(path, device) for path in paths}
         absent = {path: mesh for path, mesh in zip(paths, meshes, strict=True) if found[path] is None}

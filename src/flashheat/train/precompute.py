@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from flashheat.devices import check_device
-from flashheat.errors import FlashheatError
+from flashheat.errors import FlashheatError, check_count
 from flashheat.mesh import Mesh
 from flashheat.operators import OperatorStore
 from flashheat.train.prepare import open_store
@@ -49,11 +49,13 @@ def precompute(
         {file: why it failed}; empty when all went well.
 
     Raises:
-        FlashheatError: there is no mesh file, the store cannot be written, `workers` is below 1, or no such device.
+        FlashheatError: there is no mesh file or no such device, the store cannot be written, `workers` or `k_eig` is
+            below 1.
     """
     files = list(dict.fromkeys(file for path in paths for file in mesh_files(Path(path))))  # each once
     if workers < 1:
         raise FlashheatError(f"the number of workers must be at least 1; it is {workers}")
+    check_count("k_eig", k_eig)
     check_device(device)
     opened = open_store(store)  # a folder that cannot be made is told before any work
     failures = {}
@@ -147,7 +149,7 @@ def mesh_files(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not file.is_dir())
     if not files:
         raise FlashheatError(f"a folder to precompute must hold {', '.join(SUFFIXES)} files; {path} holds none")
     return files
