@@ -214,6 +214,10 @@ def test_what_is_no_mesh_is_told_in_one_line_and_which_of_many_it_was(message: s
 
 
 def test_options_that_are_none() -> None:
+    with pytest.raises(MeshError, match=r"`normals` must be finite: got \[nan, 0.0, 0.0\] at vertex 3"):
+        compute_operators(BODY, 8, normals=np.where(np.arange(3 * BODY.n_verts) == 9, np.nan, 0.0).reshape(-1, 3))
+    with pytest.raises(FlashheatError, match="`meshes` must be several"):
+        compute_operators_of_many(BODY, 8)  # type: ignore[arg-type]
     with pytest.raises(FlashheatError, match=r"`dtype` must be one of torch\.float64"):
         compute_operators(BODY, 8, dtype=torch.int32)
     with pytest.raises(FlashheatError, match="no name of a device"):

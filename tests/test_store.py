@@ -118,6 +118,26 @@ def test_a_basis_that_is_no_float_is_refused(tmp_path: Path) -> None:
         OperatorStore(tmp_path).get(BODY, 20, basis=torch.int32)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e9])
+def test_a_basis_beyond_its_dtype_is_refused_and_not_kept(tmp_path: Path, scale: float) -> None:
+    with pytest.raises(FlashheatError, match=r"must fit torch\.float16: its largest entry is .*; normalise the mesh"):
+        OperatorStore(tmp_path).get(Mesh(scale * BODY.verts, BODY.faces), 20, basis=torch.float16)
+    assert entries(tmp_path) == []
+    assert OperatorStore(tmp_path).get(BODY, 20, basis=torch.float16).evecs.isfinite().all()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_an_absent_device_is_told_and_the_entry_stays(tmp_path: Path) -> None:
+    kept = OperatorStore(tmp_path)
+    kept.get(BODY, 20)
+    for ask in (kept.get, lambda mesh, k, device: kept.get_many([mesh], k, device=device)):
+        with pytest.raises(FlashheatError, match="the device must be cpu, cuda or cuda:N; got 'cuda'"):
+            ask(BODY, 20, device="cuda")
+    with pytest.raises(FlashheatError, match="the device must be"):
+        Operators.load(kept.path(BODY, 20), "cuda")
+    assert entries(tmp_path) == [".safetensors"]
+
+
 def test_the_key_of_a_large_mesh_holds_every_byte(tmp_path: Path) -> None:
     kept = OperatorStore(tmp_path)
     verts = np.random.default_rng(0).random((200_000, 3))  # more than is hashed at once

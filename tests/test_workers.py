@@ -51,6 +51,8 @@ def test_two_workers_fill_the_store_as_one_does(tmp_path):
     assert list(failures) == [str(tmp_path / "broken.off")]
     precompute([tmp_path], k_eig=6, store=str(tmp_path / "one"))
     assert names(tmp_path / "two") == names(tmp_path / "one")
+    with pytest.raises(FlashheatError, match="`k_eig` must be a whole number of at least 1"):
+        precompute([tmp_path], k_eig=0, store=str(tmp_path / "one"))
     with pytest.raises(FlashheatError, match="number of workers"):
         precompute([tmp_path], k_eig=6, store=str(tmp_path / "one"), workers=0)
 
