@@ -37,7 +37,7 @@ def reduce(left: Tensor, right: Tensor, offsets: Tensor | None = None) -> Tensor
     if offsets is None:
         return left.mT @ right
     if torch.compiler.is_compiling():
-        _refuse_transforms()
+        _refuse_to_be_compiled_within()
         return torch.ops.flashheat.packed_reduce(left, right, offsets)
     return _packed_reduce(left, right, offsets)
 
@@ -56,7 +56,7 @@ def expand(left: Tensor, r: Tensor, offsets: Tensor | None = None) -> Tensor:
     if offsets is None:
         return left @ r
     if torch.compiler.is_compiling():
-        _refuse_transforms()
+        _refuse_to_be_compiled_within()
         return torch.ops.flashheat.packed_expand(left, r, offsets)
     return _packed_expand(left, r, offsets)
 
@@ -85,7 +85,7 @@ def _sizes(offsets: Tensor, n_rows: int) -> list[int]:
     return sizes
 
 
-def _refuse_transforms() -> None:
+def _refuse_to_be_compiled_within() -> None:
     """Without `fullgraph` a compiler takes the error as a word to leave the call to plain Python, which is right."""
     if is_transformed():
         raise FlashheatError(
